@@ -1,0 +1,294 @@
+"""Runs the jobs' machines: hands them events with the time, and carries out what they ask for.
+
+Everything here happens on the event loop's thread. A write to the store blocks it for one fsync.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from lighthouse.clock import Clock
+from lighthouse.config import LighthouseConfig
+from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse
+from lighthouse.machine import JobMachine
+from lighthouse.model import (
+    POOL,
+    Hello,
+    JobRecord,
+    Member,
+    Phase,
+    Refusal,
+    ReplicaId,
+    Welcome,
+    parse_replica_id,
+)
+from lighthouse.quorum import Rules
+from lighthouse.store import Store, StoreError
+from lighthouse.table import Limits
+from lighthouse.wire import encode_reply
+
+MAX_JOBS = 256
+
+_log: Any = structlog.get_logger("lighthouse")
+
+
+class JobAlive(Exception):
+    """A job cannot be forgotten while groups of it live. Its text is one sentence."""
+
+
+class Coordinator:
+    """All jobs, their waiting calls and open streams."""
+
+    def __init__(self, config: LighthouseConfig, store: Store, clock: Clock) -> None:
+        """Take up what is on record. Raises StoreError if it cannot be read."""
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._started_s = clock.now_s()
+        self._first_quorum_id = 0 if config.state_dir else _unused_ids(clock.wall_s())
+        self._limits = Limits(heartbeat_timeout_s=config.heartbeat_timeout_s)
+        self._records: dict[str, JobRecord] = store.load()
+        self._machines: dict[str, JobMachine] = {}
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, asyncio.Future[bytes | Refusal]] = {}
+        self._streams: dict[int, asyncio.Future[Refusal]] = {}
+        self._unwritable = ""
+        for job in itertools.islice(self._records, MAX_JOBS):
+            self._machine_of(job)
+
+    # What others read.
+
+    @property
+    def machines(self) -> Mapping[str, JobMachine]:
+        """The machines by job. Only to be read."""
+        return self._machines
+
+    @property
+    def store_trouble(self) -> str:
+        """The sentence of the last write if it failed, else an empty text."""
+        return self._unwritable
+
+    def now_s(self) -> float:
+        """The time that the machines see, in seconds."""
+        return self._clock.now_s()
+
+    def uptime_s(self) -> float:
+        """Seconds since the start, less pauses of this process."""
+        return self._clock.now_s() - self._started_s
+
+    # Events from the services.
+
+    async def ask(self, member: Member) -> bytes | Refusal:
+        """The encoded reply with the quorum, once there is one. Cancelling takes the request back."""
+        machine = self._machine_of(member.id.job)
+        if isinstance(machine, Refusal):
+            return machine
+        call = next(self._numbers)
+        future = self._calls[call] = asyncio.get_running_loop().create_future()
+        try:
+            self._carry_out(machine, machine.ask(member, call, self._clock.now_s()))
+            return await future
+        finally:
+            if self._calls.pop(call, None) is not None:
+                self._carry_out(machine, machine.withdraw(member.id, call, self._clock.now_s()))
+
+    def beat(self, id: ReplicaId) -> Refusal | None:
+        """A replica's pulse; a refusal if there is no room to remember it."""
+        machine = self._machine_of(id.job)
+        if isinstance(machine, Refusal):
+            return machine
+        refusal, effects = machine.beat(id, self._clock.now_s())
+        self._carry_out(machine, effects)
+        return refusal
+
+    def attach(self, hello: Hello) -> "Stream | Refusal":
+        """Open a group's stream."""
+        id = parse_replica_id(hello.replica_id)
+        machine = self._machine_of(id.job)
+        if isinstance(machine, Refusal):
+            return machine
+        number = next(self._numbers)
+        closed = asyncio.get_running_loop().create_future()
+        welcome, effects = machine.attach(id, hello, number, self._clock.now_s())
+        if isinstance(welcome, Welcome):
+            self._streams[number] = closed
+        self._carry_out(machine, effects)
+        if isinstance(welcome, Refusal):
+            return welcome
+        return Stream(coordinator=self, machine=machine, id=id, number=number, welcome=welcome, closed=closed)
+
+    def tick(self) -> None:
+        """Time has passed: look at every job."""
+        for machine in list(self._machines.values()):
+            self._carry_out(machine, machine.tick(self._clock.now_s()))
+
+    def forget(self, job: str) -> bool:
+        """Drop everything known of a job; whether there was anything.
+
+        Raises JobAlive while a group of it lives, StoreError if the disk refuses.
+        """
+        machine = self._machines.get(job)
+        if machine is not None and machine.has_living(self._clock.now_s()):
+            raise JobAlive(f"groups of {job} are alive: stop them before the job is forgotten")
+        known = machine is not None or job in self._records
+        self._store.forget(job)
+        self._records.pop(job, None)
+        self._machines.pop(job, None)
+        return known
+
+    def hang_up(self) -> int:
+        """End all waiting calls with cancellation, as the server goes down. Returns their number."""
+        calls = [call for call in self._calls.values() if not call.done()]
+        for call in calls:
+            call.cancel()
+        return len(calls)
+
+    # Jobs.
+
+    def _machine_of(self, job: str) -> JobMachine | Refusal:
+        machine = self._machines.get(job)
+        if machine is not None:
+            return machine
+        if len(self._machines) >= MAX_JOBS and not self._let_one_go():
+            return Refusal.TOO_MANY_JOBS
+        record = self._records.get(job) or JobRecord(job=job, quorum_id=self._first_quorum_id)
+        machine = self._machines[job] = JobMachine(
+            record=record,
+            rules=self._rules_of(job),
+            limits=self._limits,
+            warm_until_s=self._started_s + self._config.heartbeat_timeout_s,
+        )
+        return machine
+
+    def _rules_of(self, job: str) -> Rules:
+        return Rules(
+            min_replicas=self._config.min_replicas,
+            expected_groups=0 if job == POOL else self._config.expected_groups,
+            join_timeout_s=self._config.join_timeout_s,
+            torchft_rules=job == POOL,
+        )
+
+    def _let_one_go(self) -> bool:
+        """Drop a job that nobody uses from memory; its record stays."""
+        now_s = self._clock.now_s()
+        for job, machine in self._machines.items():
+            if machine.is_idle(now_s):
+                del self._machines[job]
+                return True
+        return False
+
+    # Effects.
+
+    def _carry_out(self, machine: JobMachine, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Persist(record=record):
+                    self._persist(machine, record)
+                case Answer(quorum=quorum, calls=calls):
+                    reply = encode_reply(quorum, self._clock.wall_s())
+                    for call in calls:
+                        self._end_call(call, reply)
+                case Refuse(call=call, refusal=refusal):
+                    self._end_call(call, refusal)
+                case CloseStream(stream=stream, refusal=refusal):
+                    self._end_stream(stream, refusal)
+                case Note(happening=happening, fields=fields):
+                    _write_note(happening, fields)
+
+    def _persist(self, machine: JobMachine, record: JobRecord) -> None:
+        try:
+            self._store.write(record)
+        except StoreError as error:
+            if self._unwritable != str(error):
+                _log.error(Happening.NOT_RECORDED.value, job=record.job, error=str(error))
+            self._unwritable = str(error)
+            self._carry_out(machine, machine.persist_failed(self._clock.now_s()))
+        else:
+            self._unwritable = ""
+            self._records[record.job] = record
+            self._carry_out(machine, machine.persisted(record, self._clock.now_s()))
+
+    def _end_call(self, call: int, outcome: bytes | Refusal) -> None:
+        future = self._calls.pop(call, None)
+        if future is not None and not future.done():
+            future.set_result(outcome)
+
+    def _end_stream(self, stream: int, refusal: Refusal) -> None:
+        future = self._streams.pop(stream, None)
+        if future is not None and not future.done():
+            future.set_result(refusal)
+
+    # Events from a stream.
+
+    def progress(self, stream: "Stream", step: int, phase: Phase) -> None:
+        """A group says where it is."""
+        effects = stream.machine.progress(stream.id, stream.number, step, phase, self._clock.now_s())
+        self._carry_out(stream.machine, effects)
+
+    def goodbye(self, stream: "Stream", *, finished: bool, step: int) -> bool:
+        """A group leaves; whether what it said is on record."""
+        effects = stream.machine.goodbye(
+            stream.id, stream.number, finished=finished, step=step, now_s=self._clock.now_s()
+        )
+        self._carry_out(stream.machine, effects)
+        return stream.machine.end_is_durable
+
+    def detach(self, stream: "Stream") -> None:
+        """The stream is over, by whatever cause."""
+        self._streams.pop(stream.number, None)
+        effects = stream.machine.detach(stream.id, stream.number, self._clock.now_s())
+        self._carry_out(stream.machine, effects)
+
+
+class Stream:
+    """A group's open stream. `closed` is set when the Lighthouse ends it."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: Coordinator,
+        machine: JobMachine,
+        id: ReplicaId,
+        number: int,
+        welcome: Welcome,
+        closed: asyncio.Future[Refusal],
+    ) -> None:
+        self.machine = machine
+        self.id = id
+        self.number = number
+        self.welcome = welcome
+        self.closed = closed
+        self._coordinator = coordinator
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._coordinator.detach(self)
+
+    def progress(self, step: int, phase: Phase) -> None:
+        """The group is at this step and phase."""
+        self._coordinator.progress(self, step, phase)
+
+    def goodbye(self, *, finished: bool, step: int) -> bool:
+        """The group leaves; whether what it said is on record."""
+        return self._coordinator.goodbye(self, finished=finished, step=step)
+
+
+def _unused_ids(wall_s: float) -> int:
+    """Where quorum ids start when nothing is remembered: above all that an earlier life has used.
+
+    4096 ids a second is more than any job can use up. Fits in 63 bits for a very long time.
+    """
+    return int(wall_s) << 12
+
+
+_GRAVE = (Happening.GONE, Happening.WAITING, Happening.NOT_RECORDED)
+
+
+def _write_note(happening: Happening, fields: Mapping[str, object]) -> None:
+    write = _log.warning if happening in _GRAVE else _log.info
+    write(happening.value, **fields)

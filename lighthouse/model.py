@@ -1,0 +1,168 @@
+"""The nouns of the Lighthouse: replica ids, members, quorums, and what is on record of a job."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from functools import lru_cache
+
+# The group's number in a job of ours, the whole replica id in the torchft-only pool.
+Key = int | str
+
+# The name under which the pool of torchft-only replicas is kept. No job of ours can have it.
+POOL = ""
+
+JOB_NAME_RULE = "1 to 128 letters, digits, dots, dashes or underscores, the first a letter or digit"
+_JOB_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_JOB_ID = re.compile(rf"({_JOB_NAME})/(0|[1-9][0-9]{{0,5}}):([A-Za-z0-9._-]{{1,64}})")
+_MAX_POOL_ID_CHARS = 256
+
+
+class Phase(IntEnum):
+    """What a group is doing in its step. The numbers are those of the wire."""
+
+    UNSPECIFIED = 0
+    QUORUM = 1
+    HEAL = 2
+    COMPUTE = 3
+    REDUCE = 4
+    COMMIT = 5
+
+
+class StartMode(IntEnum):
+    """What a starting group is to do. The numbers are those of the wire."""
+
+    FRESH = 1
+    HEAL = 2
+    FINISHED = 3
+
+
+class Refusal(StrEnum):
+    """Why a caller is sent away. The value is the metric label and the log field."""
+
+    SUPERSEDED = "superseded"
+    LEFT = "left"
+    TABLE_FULL = "table_full"
+    TOO_MANY_JOBS = "too_many_jobs"
+    TOO_MANY_CALLS = "too_many_calls"
+
+
+def is_job_name(name: str) -> bool:
+    """Whether `name` may name a job: see JOB_NAME_RULE."""
+    return re.fullmatch(_JOB_NAME, name) is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaId:
+    """A replica id of torchft's wire, taken apart.
+
+    `text` is the whole id; the uuid in it is the secret that its owner is known by, so it is never
+    shown. `key` is what an incarnation shares with those before it.
+    """
+
+    text: str
+    job: str
+    key: Key
+
+    @property
+    def label(self) -> str:
+        """How people call it, without the secret: `group 2`, or a torchft replica's name."""
+        return label(self.key)
+
+
+def label(key: Key) -> str:
+    """How people call the holder of `key`. Never shows a uuid."""
+    if isinstance(key, int):
+        return f"group {key}"
+    name, colon, _ = key.partition(":")
+    return name if colon else "~" + hashlib.blake2s(key.encode(), digest_size=4).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def parse_replica_id(text: str) -> ReplicaId:
+    """Take a replica id apart: `JOB/GROUP:UUID`, or without a slash any name of a torchft replica.
+
+    Raises ValueError with one sentence, without the id, when it is neither.
+    """
+    if "/" in text:
+        match = _JOB_ID.fullmatch(text)
+        if match is None:
+            raise ValueError(f"malformed replica id: want JOB/GROUP:UUID, with a job of {JOB_NAME_RULE}")
+        return ReplicaId(text=text, job=match[1], key=int(match[2]))
+    if not 0 < len(text) <= _MAX_POOL_ID_CHARS or not text.isprintable():
+        raise ValueError(f"malformed replica id: want 1 to {_MAX_POOL_ID_CHARS} printable characters")
+    return ReplicaId(text=text, job=POOL, key=text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """A replica that asks for a quorum.
+
+    `wire` is its whole message as it came, so that fields which this version does not know reach
+    the others; the rest is read from it.
+    """
+
+    id: ReplicaId
+    address: str = ""
+    store_address: str = ""
+    step: int = 0
+    world_size: int = 1
+    shrink_only: bool = False
+    commit_failures: int = 0
+    wire: bytes = b""
+
+    def place(self) -> tuple[str, str, str, int]:
+        """What must be the same for an existing process group to go on."""
+        return (self.id.text, self.address, self.store_address, self.world_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quorum:
+    """The members that train together now, in the order of their ids."""
+
+    quorum_id: int
+    members: tuple[Member, ...]
+
+    @property
+    def max_step(self) -> int:
+        """The highest step among the members."""
+        return max(member.step for member in self.members)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRecord:
+    """What outlives the server: the last quorum of a job, its highest step, its end.
+
+    `finished_step` is None until a group has said that the last step is committed.
+    """
+
+    job: str
+    quorum_id: int
+    members: tuple[str, ...] = ()
+    max_step: int = 0
+    finished_step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """Who attaches: the first message of a group's stream.
+
+    `group_world_size`, `fingerprint` and `platform` are what all groups of a job must share;
+    `step` is the number of steps this incarnation has committed so far.
+    """
+
+    job: str
+    group: int
+    replica_id: str
+    group_world_size: int
+    fingerprint: str = ""
+    platform: str = ""
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Welcome:
+    """What a group that attaches is to do. `step` is the highest one on record."""
+
+    start_mode: StartMode
+    step: int

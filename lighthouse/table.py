@@ -1,0 +1,126 @@
+"""The replicas of one job: who they are, who lives, who has replaced whom. Bounded, and no I/O."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lighthouse.effects import CloseStream, Effect, Happening, Note, Refuse
+from lighthouse.liveness import Liveness
+from lighthouse.model import Key, Refusal, ReplicaId
+from lighthouse.slot import Gone, Slot
+
+Effects = list[Effect]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds of one job's tables and the durations that belong to them.
+
+    Whoever was silent for `forget_after_s` loses its line in the table. The highest step is
+    recorded at least every `step_record_s`; quorum id and members always at once. A quorum that
+    is not ready for `waiting_note_s` is worth a line in the log.
+    """
+
+    heartbeat_timeout_s: float = 5.0
+    max_replicas: int = 1024
+    max_calls_per_replica: int = 4
+    max_buried: int = 1024
+    forget_after_s: float = 600.0
+    step_record_s: float = 1.0
+    waiting_note_s: float = 1.0
+
+
+class Table:
+    """One slot per replica. Reads like a guest book: nobody is in it twice."""
+
+    def __init__(self, *, job: str, limits: Limits) -> None:
+        self.slots: dict[Key, Slot] = {}
+        self.roll = Liveness(limits.heartbeat_timeout_s)
+        self.deaths: Counter[Gone] = Counter()
+        self._job = job
+        self._limits = limits
+        self._buried: OrderedDict[str, None] = OrderedDict()
+        self._full_until_s = float("-inf")
+
+    def enter(
+        self, id: ReplicaId, now_s: float, *, keep: Callable[[Slot], bool]
+    ) -> tuple[Slot | Refusal, Effects]:
+        """The slot of this incarnation, which replaces an earlier one at once.
+
+        A full table is first cleared of the silent, those excepted that `keep` holds for.
+        """
+        slot = self.slots.get(id.key)
+        if slot is not None and slot.id.text == id.text:
+            return slot, []
+        if id.text in self._buried:
+            return Refusal.SUPERSEDED, []
+        if slot is not None:
+            return self._replace(slot, id)
+        if len(self.slots) >= self._limits.max_replicas and not self._make_room(now_s, keep):
+            return Refusal.TABLE_FULL, []
+        slot = self.slots[id.key] = Slot(id=id)
+        return slot, [self.note(Happening.APPEARED, slot)]
+
+    def hear(self, slot: Slot, now_s: float) -> Effects:
+        """A sign of life. It ends a silence, but no death."""
+        if slot.gone is not None and slot.gone is not Gone.SILENT:
+            return []
+        self.roll.heard(slot.id.key, now_s)
+        if slot.gone is None:
+            return []
+        slot.gone = None
+        return [self.note(Happening.HEARD_AGAIN, slot)]
+
+    def lose(self, slot: Slot, gone: Gone) -> Effects:
+        """An incarnation is dead now. One that fell silent before is not counted twice."""
+        counted = slot.gone is Gone.SILENT
+        slot.gone = gone
+        self.roll.drop(slot.id.key)
+        return [] if counted else [self._count(slot, gone)]
+
+    def mark_silent(self, now_s: float) -> Effects:
+        """Note those that have not been heard for the heartbeat timeout."""
+        effects: Effects = []
+        for key, slot in self.slots.items():
+            if slot.gone is None and not self.roll.lives(key, now_s):
+                slot.gone = Gone.SILENT
+                effects.append(self._count(slot, Gone.SILENT))
+        return effects
+
+    def prune(self, now_s: float, silent_s: float, keep: Callable[[Slot], bool]) -> None:
+        """Forget whoever was silent for that long, holds nothing open and need not be kept."""
+        for key, slot in list(self.slots.items()):
+            age_s = self.roll.age_s(key, now_s)
+            silent = slot.gone is not None and (age_s is None or age_s >= silent_s)
+            if silent and slot.stream is None and not slot.calls and not keep(slot):
+                del self.slots[key]
+                self.roll.drop(key)
+
+    def note(self, happening: Happening, slot: Slot, **fields: object) -> Note:
+        """A line for the log about this replica."""
+        shown = {"job": self._job, "replica": slot.id.label, "incarnation": slot.incarnations}
+        return Note(happening=happening, fields=shown | fields)
+
+    def _replace(self, old: Slot, id: ReplicaId) -> tuple[Slot, Effects]:
+        effects: Effects = [Refuse(call=call, refusal=Refusal.SUPERSEDED) for call in old.take_calls()]
+        if old.stream is not None:
+            effects.append(CloseStream(stream=old.stream, refusal=Refusal.SUPERSEDED))
+        if old.gone is None:
+            effects += self.lose(old, Gone.SUPERSEDED)
+        self._buried[old.id.text] = None
+        while len(self._buried) > self._limits.max_buried:
+            self._buried.popitem(last=False)
+        slot = self.slots[id.key] = Slot(id=id, incarnations=old.incarnations + 1)
+        self.roll.drop(id.key)
+        return slot, [*effects, self.note(Happening.APPEARED, slot)]
+
+    def _make_room(self, now_s: float, keep: Callable[[Slot], bool]) -> bool:
+        """Look for silent ones to forget, at most once a second: a flood must not buy CPU time."""
+        if now_s >= self._full_until_s:
+            self.prune(now_s, self._limits.heartbeat_timeout_s, keep)
+            self._full_until_s = now_s + 1.0
+        return len(self.slots) < self._limits.max_replicas
+
+    def _count(self, slot: Slot, gone: Gone) -> Note:
+        self.deaths[gone] += 1
+        return self.note(Happening.GONE, slot, cause=gone.value, step=slot.step)

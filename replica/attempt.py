@@ -1,0 +1,201 @@
+"""One try at a step by one quorum: the micro-batches dealt to this rank, the sum, the vote, the update."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import xxhash
+
+from replica.averaging import Reduced, ReduceFailed, mean_loss
+from replica.bridge.manager import Start
+from replica.ledger import EventKind, Outcome, Reason
+from replica.position import sample_indices
+from replica.recorder import Stopwatch
+from replica.rng import seeded
+from replica.rounds import Plan, micro_batch_of
+from replica.step import verdict
+
+if TYPE_CHECKING:
+    from replica.group import ReplicaGroup
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """What one rank runs forward and backward at a time: micro-batch `index` of step `step`.
+
+    Which samples it is made of, and the random numbers drawn while it runs, depend on the job's
+    seed, `step` and `index` alone.
+    """
+
+    seed: int
+    step: int
+    index: int
+    micro_batches: int
+
+    def samples(self, count: int, dataset_size: int) -> tuple[int, ...]:
+        """Indices of its `count` samples in a data set of `dataset_size`, reshuffled each epoch.
+
+        `count` must be the same for all micro-batches of the job, or samples would repeat.
+        """
+        return sample_indices(
+            seed=self.seed,
+            step=self.step,
+            micro_batch=self.index,
+            micro_batches=self.micro_batches,
+            samples_per_micro_batch=count,
+            dataset_size=dataset_size,
+        )
+
+
+class Attempt:
+    """One try at step `step`; `ReplicaGroup.attempts` makes it, the training loop walks it.
+
+    The loop runs every micro-batch of `micro_batches()`, calls `backward` once for each, then
+    `commit`. Every rank of the group must do so, also one that is dealt none. Belongs to the
+    training thread.
+    """
+
+    def __init__(self, group: "ReplicaGroup", start: Start, plan: Plan, watch: Stopwatch) -> None:
+        self._group = group
+        self._start = start
+        self._plan = plan
+        self._watch = watch
+        self._loss: float | None = None
+        self._input_hash = 0
+        self.step = plan.step
+        self.ended = False
+
+    @property
+    def quorum_id(self) -> int:
+        """Number of the quorum that makes this attempt."""
+        return self._plan.quorum_id
+
+    def micro_batches(self) -> Iterator[MicroBatch]:
+        """The micro-batches dealt to this rank; none for a group that has just healed, or a spare.
+
+        Global random number generators are seeded for each and restored after it.
+        """
+        group = self._group
+        for round_index in self._plan.rounds_of(group.config.group):
+            index = micro_batch_of(round_index, group.rank, group.world_size)
+            self._loss, self._input_hash = None, 0
+            with self._watch.time("compute"):
+                with seeded(group.config.seed, self.step, index):
+                    yield MicroBatch(
+                        seed=group.config.seed,
+                        step=self.step,
+                        index=index,
+                        micro_batches=group.config.micro_batches,
+                    )
+                self._end_round(round_index)
+
+    def backward(self, loss: torch.Tensor, inputs: torch.Tensor | None = None) -> None:
+        """Run backward of a micro-batch's mean loss (a scalar), and keep the loss for the record.
+
+        `inputs` is what was fed, any dtype; its hash is recorded, so that a checker can prove that
+        no sample was lost or repeated.
+        """
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._loss = float(loss.detach())
+        if inputs is not None:
+            self._input_hash = xxhash.xxh64_intdigest(inputs.detach().cpu().contiguous().numpy())
+
+    def _end_round(self, round_index: int) -> None:
+        """Take the round into the sum; the ranks of the group meet here."""
+        if self._loss is None:
+            raise ValueError("attempt.backward(loss) must be called once for each micro-batch")
+        group = self._group
+        group.sum.add_round(round_index, self._loss)
+        signed = self._input_hash - (1 << 64) if self._input_hash >> 63 else self._input_hash
+        rows = group.ranks.share([self.quorum_id, signed])
+        hashes = b"".join(row[1].to_bytes(8, "little", signed=True) for row in rows)
+        group.record.group_event(
+            EventKind.ROUND_DONE,
+            step=self.step,
+            quorum_id=self.quorum_id,
+            round=round_index,
+            input_xxh64=xxhash.xxh64_hexdigest(hashes),
+        )
+
+    def commit(self) -> bool:
+        """Sum over all groups, vote, and take the optimizer step; False when the attempt is discarded.
+
+        Blocks until the other groups of the quorum have come to the same point or one of them is
+        found dead. After False, the same step is tried again by the next attempt.
+        """
+        if self.ended:
+            raise ValueError("attempt.commit() was called twice")
+        self.ended = True
+        group = self._group
+        with self._watch.time("reduce"):
+            result = group.sum.reduce(group.bridge.process_group.sum_in_place)
+        reason = verdict(result)
+        if reason is Reason.NON_FINITE and isinstance(result, Reduced):
+            self._name_non_finite(result)
+        with self._watch.time("vote"):
+            committed = group.bridge.vote(reason is Reason.NONE)
+        if not committed or isinstance(result, ReduceFailed):
+            self._discard(reason if reason is not Reason.NONE else Reason.VOTED_DOWN)
+            return False
+        self._apply(result)
+        return True
+
+    def _name_non_finite(self, result: Reduced) -> None:
+        group = self._group
+        for round_index, loss in enumerate(result.losses):
+            if loss - loss != 0:
+                index = micro_batch_of(round_index, group.rank, group.world_size)
+                owner = self._plan.owners[round_index]
+                group.warn(
+                    f"step {self.step}: loss {loss} in micro-batch {index} of group {owner}, "
+                    f"rank {group.rank}"
+                )
+
+    def _discard(self, reason: Reason) -> None:
+        group = self._group
+        group.sum.reset()
+        group.record.attempt(
+            step=self.step,
+            quorum_id=self.quorum_id,
+            outcome=Outcome.DISCARDED,
+            reason=reason,
+            participants=self._participants,
+            rounds=self._own_rounds(),
+            healed_from=self._healed_from,
+            seconds=self._watch.seconds(),
+        )
+        group.attempt_ended(reason)
+
+    def _apply(self, result: Reduced) -> None:
+        group = self._group
+        with self._watch.time("commit"):
+            rate = group.updater.apply(self.step)
+            loss = group.ranks.mean(mean_loss(result.losses))
+            digest = group.digest_after(self.step)
+        group.record.attempt(
+            step=self.step,
+            quorum_id=self.quorum_id,
+            outcome=Outcome.COMMITTED,
+            participants=self._participants,
+            rounds=tuple(enumerate(self._plan.owners)),
+            loss=loss,
+            grad_norm=group.updater.grad_norm,
+            lr=rate,
+            digest=digest or None,
+            healed_from=self._healed_from,
+            seconds=self._watch.seconds(),
+        )
+        group.attempt_ended(Reason.NONE)
+
+    @property
+    def _participants(self) -> tuple[int, ...]:
+        return tuple(sorted(peer.group for peer in self._start.peers))
+
+    @property
+    def _healed_from(self) -> tuple[int, ...] | None:
+        return None if self._start.healed_from is None else (self._start.healed_from,)
+
+    def _own_rounds(self) -> tuple[tuple[int, int], ...]:
+        mine = self._group.config.group
+        return tuple((index, mine) for index in self._plan.rounds_of(mine))

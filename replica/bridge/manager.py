@@ -1,0 +1,177 @@
+"""torchft's Manager, reduced to what a step needs of it: begin an attempt, vote, and the step number."""
+
+import logging
+import os
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torchft.manager import Manager
+
+from replica.bridge.process_group import CrossGroupProcessGroup, Peer
+from replica.bridge.transport import HealTransport, Received, Sent
+from replica.config import GroupConfig
+from replica.errors import RestartError
+from replica.mesh import Ranks, StoreAddress
+
+LOG = logging.getLogger(__name__)
+QUORUM_RETRY_INTERVAL_S = 0.5
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How an attempt begins on this rank.
+
+    `error` is None, or one line that says why this rank cannot take part. `changed` says that the
+    quorum is not that of the last attempt. `peers` are its members, each with the step that it
+    held when it joined. `received` and `healed_from` are set when this rank fetched newer state,
+    which is not applied yet: `stash` holds it.
+    """
+
+    quorum_id: int
+    changed: bool
+    peers: tuple[Peer, ...]
+    configured: bool
+    error: str | None
+    stash: State | None = None
+    received: Received | None = None
+    healed_from: int | None = None
+
+
+def take_torchft_environment(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Remove TORCHFT_* variables: inside torchft they would beat the arguments that we pass."""
+    for name in [name for name in environment if name.startswith("TORCHFT_")]:
+        del environment[name]
+
+
+class ManagerBridge:
+    """Owns one torchft Manager, its process group and its transport, for one incarnation.
+
+    Making it blocks until the Lighthouse answers, and heartbeats start: make it when everything
+    else is ready. `export` is called while the training thread waits inside `begin`, never during
+    a forward, and must return copies. All methods belong to the training thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: GroupConfig,
+        ranks: Ranks,
+        store: StoreAddress,
+        advertise_addr: str,
+        export: Callable[[], State],
+        on_sent: Callable[[Sent], None],
+    ) -> None:
+        timeouts = config.timeouts
+        self._timeouts = timeouts
+        self._stash: State | None = None
+        self._seen_quorum_id = -1
+        take_torchft_environment()
+        self._transport = HealTransport(
+            timeout_s=timeouts.transfer_s, advertise_addr=advertise_addr, on_sent=on_sent
+        )
+        self.process_group = CrossGroupProcessGroup(
+            group=config.group,
+            step=lambda: self._manager.current_step(),
+            advertise_addr=advertise_addr,
+            configure_timeout_s=timeouts.configure_s,
+            collective_timeout_s=timeouts.collective_s,
+        )
+        self._manager = Manager(
+            pg=self.process_group,
+            load_state_dict=self._keep,
+            state_dict=export,
+            min_replica_size=1,
+            use_async_quorum=False,
+            timeout=timedelta(seconds=timeouts.transfer_s),
+            quorum_timeout=timedelta(seconds=timeouts.lighthouse_wait_s),
+            connect_timeout=timedelta(seconds=timeouts.connect_s),
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            store_addr=store.host,
+            store_port=store.port,
+            lighthouse_addr=f"http://{config.lighthouse}",
+            replica_id=f"{config.job}/{config.group}",
+            port=0,
+            hostname=advertise_addr,
+            heartbeat_interval=timedelta(seconds=timeouts.heartbeat_interval_s),
+            checkpoint_transport=self._transport,
+            init_sync=False,
+            quorum_retries=int(timeouts.lighthouse_wait_s / QUORUM_RETRY_INTERVAL_S),
+        )
+
+    @property
+    def replica_id(self) -> str:
+        """JOB/GROUP:UUID, this incarnation's name and secret on torchft's wire."""
+        return str(self._manager._store.get("replica_id").decode())
+
+    def begin(self) -> Start:
+        """Ask for a quorum, connect to its members, and fetch newer state if they have some.
+
+        Blocks until the Lighthouse has a quorum. Raises RestartError when it has none for
+        `lighthouse_wait_s`.
+        """
+        self._stash = self._transport.received = None
+        try:
+            self._manager.start_quorum()
+        except TimeoutError as error:
+            raise RestartError(
+                f"the Lighthouse gave no quorum for {self._timeouts.lighthouse_wait_s:g} s: "
+                f"check that it runs and is reachable"
+            ) from error
+        except RuntimeError as error:
+            raise RestartError(f"rank 0 of this group is gone ({_one_line(error)})") from error
+        self._transport.release()
+        return self._describe()
+
+    def _describe(self) -> Start:
+        group, received = self.process_group, self._transport.received
+        quorum_id = self._manager._quorum_id
+        changed, self._seen_quorum_id = quorum_id != self._seen_quorum_id, quorum_id
+        failure = self._manager.errored()
+        donor = group.peers[received.donor_rank].group if received and group.peers else None
+        return Start(
+            quorum_id=quorum_id,
+            changed=changed,
+            peers=group.peers,
+            configured=group.usable,
+            error=None if failure is None else _one_line(failure.original_exception),
+            stash=self._stash,
+            received=received,
+            healed_from=donor,
+        )
+
+    def _keep(self, state: State) -> None:
+        self._stash = state
+
+    def set_step(self, step: int) -> None:
+        """Make the Manager's step number that of the state which this rank really holds.
+
+        The Manager moves its number when newer state has arrived; whether it is adopted is decided
+        later, by all ranks of the group together.
+        """
+        self._manager._step = step
+
+    def vote(self, willing: bool) -> bool:
+        """Whether every rank of this group is willing to commit; the step number rises then.
+
+        Blocks until all ranks of the group have voted. Raises RestartError when one does not.
+        """
+        if not willing:
+            self._manager.report_error(RuntimeError("this attempt is not to be committed"))
+        try:
+            return bool(self._manager.should_commit(timeout=timedelta(seconds=self._timeouts.vote_s)))
+        except (TimeoutError, RuntimeError) as error:
+            raise RestartError(f"a rank of this group did not vote ({_one_line(error)})") from error
+
+    def close(self) -> None:
+        """Stop serving and beating. Blocks for the servers to end, a fraction of a second."""
+        self._manager.shutdown(wait=False)
+        self.process_group.shutdown()
+
+
+def _one_line(error: BaseException) -> str:
+    text = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {text}"[:300]

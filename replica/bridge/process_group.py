@@ -1,0 +1,206 @@
+"""The process group across replica groups: rebuilt at each change of quorum, left rather than aborted."""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroupGloo
+from torchft.process_group import ProcessGroup, create_store_client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A member of the quorum as all others see it: its group's number and the step that it holds."""
+
+    group: int
+    step: int
+
+
+class Graveyard:
+    """Owns process groups that are no longer used, and destroys them away from the training thread.
+
+    Destroying one closes its connections, which ends the waiting of peers that are still in a
+    collective of it. The destructor of a gloo group blocks while a collective of its own is pending
+    (7 to 30 s were seen), and whoever drops the last reference runs it. Tensors of an abandoned
+    collective are buried with their group, because gloo may still write into them.
+    """
+
+    def __init__(self) -> None:
+        self._graves: queue.SimpleQueue[list[object]] = queue.SimpleQueue()
+        threading.Thread(target=self._dig, name="headway-graveyard", daemon=True).start()
+
+    def bury(self, *remains: object) -> None:
+        """Take over the last reference to `remains`. Does not block."""
+        self._graves.put(list(remains))
+
+    def _dig(self) -> None:
+        while True:
+            remains = self._graves.get()
+            remains.clear()
+
+
+class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
+    """Gloo across the replica groups of a quorum, one for each group rank.
+
+    torchft's Manager calls `configure` whenever the quorum id changes. It builds the new group on
+    a helper thread and waits for it at most `configure_timeout_s`, then all members tell each
+    other their group and step. `step` is asked for this rank's current step. Everything but the
+    building runs on the thread that calls.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: int,
+        step: Callable[[], int],
+        advertise_addr: str,
+        configure_timeout_s: float,
+        collective_timeout_s: float,
+    ) -> None:
+        super().__init__(0, 1)
+        self._group = group
+        self._current_step = step
+        self._advertise_addr = advertise_addr
+        self._configure_timeout_s = configure_timeout_s
+        self._collective_timeout_s = collective_timeout_s
+        self._gloo: ProcessGroupGloo | None = None
+        self._graveyard = Graveyard()
+        self._usable = False
+        self.peers: tuple[Peer, ...] = ()
+        self.quorum_id = -1
+
+    def configure(
+        self,
+        store_addr: str,
+        replica_id: str,
+        rank: int,
+        world_size: int,
+        quorum_id: int | None = None,
+        group_rank: int | None = None,
+        group_world_size: int | None = None,
+        global_ranks: list[int] | None = None,
+    ) -> None:
+        """Leave the old group and join the one of the new quorum. Raises when a member is missing."""
+        self._leave()
+        self.quorum_id = -1 if quorum_id is None else quorum_id
+        if world_size > 1:
+            self._gloo = self._build(store_addr, rank, world_size)
+        self._usable = True
+        self.peers = self._introduce(world_size)
+
+    def _leave(self) -> None:
+        self._usable = False
+        self.peers = ()
+        abandoned, self._gloo = self._gloo, None
+        if abandoned is not None:
+            self._graveyard.bury(abandoned)
+
+    def _build(self, store_addr: str, rank: int, world_size: int) -> ProcessGroupGloo:
+        """Connect to all members; the thread that does it is left behind when it takes too long."""
+        outcome: queue.SimpleQueue[ProcessGroupGloo | Exception] = queue.SimpleQueue()
+
+        def connect() -> None:
+            try:
+                outcome.put(self._connect(store_addr, rank, world_size))
+            except Exception as error:
+                outcome.put(error)
+
+        threading.Thread(target=connect, name="headway-configure", daemon=True).start()
+        try:
+            result = outcome.get(timeout=self._configure_timeout_s)
+        except queue.Empty:
+            raise TimeoutError(
+                f"not all of {world_size} groups connected within {self._configure_timeout_s:g} s"
+            ) from None
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _connect(self, store_addr: str, rank: int, world_size: int) -> ProcessGroupGloo:
+        limit = timedelta(seconds=self._configure_timeout_s)
+        store = create_store_client(store_addr, timeout=limit)
+        options = ProcessGroupGloo._Options()
+        options._devices = [ProcessGroupGloo.create_device(hostname=self._advertise_addr)]
+        options._timeout = limit
+        gloo = ProcessGroupGloo(store, rank, world_size, options)
+        gloo._set_default_timeout(timedelta(seconds=self._collective_timeout_s))
+        return gloo
+
+    def _introduce(self, world_size: int) -> tuple[Peer, ...]:
+        mine = torch.tensor([self._group, self._current_step()], dtype=torch.int64)
+        if self._gloo is None:
+            return (Peer(group=self._group, step=int(mine[1])),)
+        rows = [torch.empty_like(mine) for _ in range(world_size)]
+        self._finish(self._gloo.allgather([rows], [mine]), [rows, mine], self._configure_timeout_s)
+        return tuple(Peer(group=int(row[0]), step=int(row[1])) for row in rows)
+
+    @property
+    def usable(self) -> bool:
+        """Whether collectives can be tried: configured, and none has failed since."""
+        return self._usable
+
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
+        """All-reduce (SUM) a CPU tensor over the groups of the quorum; blocks until done.
+
+        Raises RuntimeError when a member is gone and TimeoutError after `collective_timeout_s`;
+        the contents of `tensor` are undefined then, and it must not be used again.
+        """
+        if not self._usable:
+            raise RuntimeError("the process group across groups is not configured")
+        if self._gloo is None:
+            return
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.SUM
+        self._finish(self._gloo.allreduce([tensor], options), [tensor], self._collective_timeout_s)
+
+    def _finish(self, work: Any, buffers: list[object], timeout_s: float) -> None:
+        """Wait for a collective on its future, so that the wait can end while gloo's does not.
+
+        After a failure the whole group is given up: closing its connections tells the other
+        members, some of whom may wait for one that is not dead but has left.
+        """
+        done = threading.Event()
+        future = work.get_future()
+        future.add_done_callback(lambda _: done.set())
+        if (failure := _outcome(future, done, timeout_s)) is None:
+            return
+        self._usable = False
+        abandoned, self._gloo = self._gloo, None
+        remains = [work, future, abandoned, *buffers]
+        # No frame may keep the group alive, a traceback's neither: its destructor must run now.
+        del work, future, abandoned
+        self._graveyard.bury(*remains)
+        remains.clear()
+        raise failure
+
+    def errored(self) -> Exception | None:
+        """None: errors are raised where they happen and belong to the attempt that saw them."""
+        return None
+
+    def getBackendName(self) -> str:  # noqa: N802, torch's name
+        """Name under which torch lists this group."""
+        return "headway-gloo"
+
+    def size(self) -> int:
+        """Number of groups in the quorum."""
+        return max(1, len(self.peers))
+
+    def shutdown(self) -> None:
+        """Leave the current group. Does not block."""
+        self._leave()
+
+
+def _outcome(future: Any, done: threading.Event, timeout_s: float) -> RuntimeError | TimeoutError | None:
+    """None when the collective ended well; else an error that holds no reference to it."""
+    if not done.wait(timeout_s):
+        return TimeoutError(f"a collective across groups did not end within {timeout_s:g} s")
+    try:
+        future.wait()
+    except Exception as error:
+        return RuntimeError(next(iter(str(error).splitlines()), type(error).__name__))
+    return None

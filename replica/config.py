@@ -1,0 +1,121 @@
+"""Settings of a replica group: what the job is, where its Lighthouse is, and every timeout."""
+
+import itertools
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from replica.errors import UserError
+
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """Every deadline that a replica group keeps, in seconds; fractions are accepted.
+
+    They form one chain, checked when it is made: a beat is far shorter than any wait; a peer is
+    reached (`connect_s`) before the cross-group process group gives up (`configure_s`); a heal ends
+    (`transfer_s`) before those who wait for the joiner in the all-reduce lose patience
+    (`collective_s`); the vote inside a group (`vote_s`) outlasts that. `lighthouse_wait_s` bounds
+    how long an unreachable Lighthouse is waited for.
+    """
+
+    heartbeat_interval_s: float = 0.25
+    connect_s: float = 5.0
+    configure_s: float = 10.0
+    transfer_s: float = 120.0
+    collective_s: float = 180.0
+    vote_s: float = 240.0
+    lighthouse_wait_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not 0 < value < 1e6:
+                raise UserError(f"timeout {each.name} is {value}: give a number of seconds above 0")
+        chain = ("heartbeat_interval_s", "connect_s", "configure_s", "transfer_s", "collective_s", "vote_s")
+        for shorter, longer in itertools.pairwise(chain):
+            low, high = getattr(self, shorter), getattr(self, longer)
+            if low >= high:
+                raise UserError(
+                    f"timeouts {shorter} = {low:g} and {longer} = {high:g} conflict: "
+                    f"{shorter} must be shorter than {longer}"
+                )
+
+    def describe(self) -> str:
+        """All timeouts on one line, for the log at start."""
+        return ", ".join(f"{each.name}={getattr(self, each.name):g}" for each in fields(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig:
+    """What a replica group must know before it can join its job.
+
+    job: name of the job, part of the group's identity. group: number of this replica group.
+    lighthouse: HOST:PORT. steps: optimizer updates to commit. micro_batches: M, the fixed number
+    that makes one step. seed: of data order and of every micro-batch's randomness. out: folder for
+    ledger and events, or None for neither. advertise_addr: the address under which peers reach
+    this group, None for the interface that reaches the Lighthouse. digest_every: steps between
+    digests of the state, 0 for never. fingerprint: identifies the configuration to the Lighthouse.
+    """
+
+    job: str
+    group: int
+    lighthouse: str
+    steps: int
+    micro_batches: int
+    seed: int = 0
+    out: Path | None = None
+    advertise_addr: str | None = None
+    digest_every: int = 0
+    max_nonfinite_steps: int = 5
+    fingerprint: str = ""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+    def __post_init__(self) -> None:
+        if not JOB_NAME.fullmatch(self.job):
+            raise UserError(
+                f"job name {self.job!r} is not usable: use letters, digits, '.', '_' and '-' (at most 64)"
+            )
+        if self.group < 0:
+            raise UserError(f"replica group id {self.group} is negative: number the groups from 0")
+        for name in ("steps", "micro_batches"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+
+def number(name: str, text: str) -> int:
+    """Parse the integer that flag or variable `name` holds. Raises UserError."""
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"{name} is {text!r}: give a whole number") from None
+
+
+def settings_from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, object]:
+    """The GroupConfig fields that environment variables set.
+
+    Reads REPLICA_GROUP_ID, TORCHFT_LIGHTHOUSE and HEADWAY_{JOB,OUT,STEPS,SEED,ADVERTISE_ADDR}.
+    Raises UserError for a malformed number.
+    """
+    found: dict[str, object] = {}
+    for variable, name in (
+        ("TORCHFT_LIGHTHOUSE", "lighthouse"),
+        ("HEADWAY_JOB", "job"),
+        ("HEADWAY_ADVERTISE_ADDR", "advertise_addr"),
+    ):
+        if environment.get(variable):
+            found[name] = environment[variable]
+    if environment.get("HEADWAY_OUT"):
+        found["out"] = Path(environment["HEADWAY_OUT"])
+    for variable, name in (
+        ("REPLICA_GROUP_ID", "group"),
+        ("HEADWAY_STEPS", "steps"),
+        ("HEADWAY_SEED", "seed"),
+    ):
+        if environment.get(variable):
+            found[name] = number(variable, environment[variable])
+    return found

@@ -1,0 +1,39 @@
+"""From how a training function ends to the exit code of its process."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from replica.errors import ExitCode, RestartError, UserError
+
+INTERRUPTED = 130
+
+
+def run(main: Callable[[], object]) -> NoReturn:
+    """Run a training function and end the process: 0 done, 3 restart me, 4 do not restart.
+
+    A mistake of the user is told in one sentence, once per group. The process ends at once, since
+    after the death of a peer the interpreter's own shutdown could wait for its sockets.
+    """
+    code: int = ExitCode.FINISHED
+    try:
+        main()
+    except UserError as error:
+        code = ExitCode.DO_NOT_RESTART
+        if os.environ.get("RANK", "0") == "0":
+            print(f"error: {error}", file=sys.stderr)
+    except RestartError as error:
+        code = ExitCode.RESTART
+        print(f"restart needed: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else ExitCode.DO_NOT_RESTART
+    except BaseException:
+        code = ExitCode.RESTART
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

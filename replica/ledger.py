@@ -1,0 +1,362 @@
+"""The evidence that every claim is checked against: a ledger per group, an event log per run.
+
+`DIR/ledger/group-G.jsonl` holds one line per attempt of group G, written by its rank 0.
+`DIR/events.jsonl` is shared by all processes of a run. Both are JSON lines in UTF-8, appended with
+one `write` each, so that SIGKILL leaves whole lines behind. They are not flushed to the disk: they
+survive the death of every process, not of the machine. Floats that are not finite become null.
+"""
+
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+MAX_EVENT_BYTES = 4096
+MAX_EVENT_TEXT = 512
+
+
+class Outcome(StrEnum):
+    """How an attempt ended: RETRIED keeps the finished rounds, DISCARDED throws them away."""
+
+    COMMITTED = "committed"
+    RETRIED = "retried"
+    DISCARDED = "discarded"
+
+
+class Reason(StrEnum):
+    """Why an attempt did not commit; NONE on committed lines."""
+
+    NONE = "none"
+    QUORUM_FAILED = "quorum_failed"
+    CONFIGURE_FAILED = "configure_failed"
+    HEAL_FAILED = "heal_failed"
+    GROUP_DISAGREED = "group_disagreed"
+    REDUCE_FAILED = "reduce_failed"
+    ROUNDS_MISSING = "rounds_missing"
+    NON_FINITE = "non_finite"
+    VOTED_DOWN = "voted_down"
+
+
+class EventKind(StrEnum):
+    """What happened. `EVENT_FIELDS` names the fields that each kind must carry."""
+
+    # Written by the ranks of a group.
+    GROUP_STARTED = "group_started"
+    QUORUM = "quorum"
+    ROUND_DONE = "round_done"
+    HEAL = "heal"
+    HEAL_SENT = "heal_sent"
+    HEAL_FAILED = "heal_failed"
+    DEATH_SEEN = "death_seen"
+    REFUSED = "refused"
+    SAVE = "save"
+    BACKSTOP_READ = "backstop_read"
+    FINISHED = "finished"
+    # Written by who runs the groups.
+    JOB_STARTED = "job_started"
+    GROUP_LAUNCHED = "group_launched"
+    GROUP_EXITED = "group_exited"
+    GROUP_PAUSED = "group_paused"
+    GROUP_RESUMED = "group_resumed"
+    KILL = "kill"
+    LIGHTHOUSE_DOWN = "lighthouse_down"
+    LIGHTHOUSE_UP = "lighthouse_up"
+
+
+class KillTarget(StrEnum):
+    """What a kill hit. Each but LIGHTHOUSE costs one group its life."""
+
+    GROUP = "group"
+    RANK = "rank"
+    LAUNCHER = "launcher"
+    LIGHTHOUSE = "lighthouse"
+
+
+# Fields beyond `t` and `kind`. Source fields given to the EventLog count; more are always welcome.
+# round_done: once per round and group; input_xxh64 over the inputs of all its ranks, or null where
+# they are not known. heal, heal_sent: by every rank for itself. healed_from, dead: the number of a
+# group or a list of them. group_started may tell `mode`, `rounds` and `rounds_per_pass` (rounds in
+# one pass over the data), job_started `max_restarts` (restarts inside one launch).
+EVENT_FIELDS: Mapping[EventKind, frozenset[str]] = {
+    EventKind.GROUP_STARTED: frozenset({"group", "incarnation"}),
+    EventKind.QUORUM: frozenset({"group", "incarnation", "step", "quorum_id", "participants"}),
+    EventKind.ROUND_DONE: frozenset({"step", "quorum_id", "group", "incarnation", "round", "input_xxh64"}),
+    EventKind.HEAL: frozenset({"group", "incarnation", "healed_from", "step", "bytes", "seconds"}),
+    EventKind.HEAL_SENT: frozenset({"group", "incarnation", "step", "bytes", "seconds"}),
+    EventKind.HEAL_FAILED: frozenset({"group", "incarnation", "reason"}),
+    EventKind.DEATH_SEEN: frozenset({"group", "incarnation", "dead"}),
+    EventKind.REFUSED: frozenset({"group", "reason"}),
+    EventKind.SAVE: frozenset({"group", "incarnation", "step"}),
+    EventKind.BACKSTOP_READ: frozenset({"group", "incarnation", "step"}),
+    EventKind.FINISHED: frozenset({"group", "incarnation", "step"}),
+    EventKind.JOB_STARTED: frozenset({"groups", "ranks", "rounds", "mode", "seed", "steps"}),
+    EventKind.GROUP_LAUNCHED: frozenset({"group"}),
+    EventKind.GROUP_EXITED: frozenset({"group", "code"}),
+    EventKind.GROUP_PAUSED: frozenset({"group"}),
+    EventKind.GROUP_RESUMED: frozenset({"group"}),
+    EventKind.KILL: frozenset({"group", "rank", "target", "step"}),
+    EventKind.LIGHTHOUSE_DOWN: frozenset(),
+    EventKind.LIGHTHOUSE_UP: frozenset(),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseSeconds:
+    """Seconds that an attempt spent in each phase; `total` covers the whole attempt."""
+
+    quorum: float = 0.0
+    heal: float = 0.0
+    compute: float = 0.0
+    reduce: float = 0.0
+    vote: float = 0.0
+    commit: float = 0.0
+    total: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerLine:
+    """One attempt of one group at one step.
+
+    `t` is seconds since the epoch, at the end of the attempt. `step` is the number of the step that
+    was tried: the updates committed before it, after a heal if there was one. `quorum_id` is None
+    where no quorum was had. `participants` are the numbers of the groups in the quorum, in order.
+    `rounds` are pairs (round, group that computed it), in order of rounds: on committed lines all
+    of them, on others those known. `healed_from` are the donors' groups, None without a heal in
+    this attempt. `loss` is the mean over the step's micro-batches, `digest` that of the full state
+    after the step; each is None where it was not computed.
+    """
+
+    t: float
+    group: int
+    incarnation: str
+    step: int
+    quorum_id: int | None
+    outcome: Outcome
+    reason: Reason = Reason.NONE
+    participants: tuple[int, ...] = ()
+    rounds: tuple[tuple[int, int], ...] = ()
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    digest: str | None = None
+    healed_from: tuple[int, ...] | None = None
+    seconds: PhaseSeconds = PhaseSeconds()
+
+    def to_json(self) -> dict[str, Any]:
+        """The line as its JSON object, floats that are not finite as null."""
+        raw = {field.name: getattr(self, field.name) for field in fields(self)}
+        raw["seconds"] = {field.name: getattr(self.seconds, field.name) for field in fields(PhaseSeconds)}
+        return {name: _finite(value) for name, value in raw.items()}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote; unknown keys are ignored, so that formats can grow.
+
+        Raises ValueError, naming the field, where one is missing or ill-typed.
+        """
+        healed_from = raw.get("healed_from")
+        return cls(
+            t=_number(raw, "t"),
+            group=_integer(raw, "group"),
+            incarnation=_text(raw, "incarnation"),
+            step=_integer(raw, "step"),
+            quorum_id=None if raw.get("quorum_id") is None else _integer(raw, "quorum_id"),
+            outcome=Outcome(_text(raw, "outcome")),
+            reason=Reason(_text(raw, "reason")),
+            participants=_integers(raw.get("participants"), "participants"),
+            rounds=_pairs(raw.get("rounds"), "rounds"),
+            loss=_optional_number(raw, "loss"),
+            grad_norm=_optional_number(raw, "grad_norm"),
+            lr=_optional_number(raw, "lr"),
+            digest=None if raw.get("digest") is None else _text(raw, "digest"),
+            healed_from=None if healed_from is None else _integers(healed_from, "healed_from"),
+            seconds=_phase_seconds(raw.get("seconds")),
+        )
+
+
+class _Lines:
+    """An append-only file of JSON lines; each line is one `write` on an O_APPEND descriptor.
+
+    Opening, closing: one owner. `append` holds no state and may be called from any thread.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._end_torn_line()
+
+    def append(self, raw: Mapping[str, Any], *, limit_bytes: int | None = None) -> None:
+        data = json.dumps(raw, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        if limit_bytes is not None and len(data) >= limit_bytes:
+            raise ValueError(f"a line of {len(data)} bytes for {self._path} is over {limit_bytes} bytes")
+        written = os.write(self._fd, data)
+        if written != len(data):
+            raise OSError(f"{self._path}: wrote {written} of {len(data)} bytes; is the disk full?")
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _end_torn_line(self) -> None:
+        """Start on a fresh line where a writer before us died in the middle of one."""
+        size = os.fstat(self._fd).st_size
+        if size > 0 and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")
+
+
+class Ledger:
+    """The ledger of one group, kept by its rank 0: one line per attempt, in order.
+
+    A context manager. Owned by the training thread: no other may call it. `append` writes to the
+    page cache and does not wait for the disk.
+    """
+
+    def __init__(self, out: Path, group: int, incarnation: str) -> None:
+        """Open `out/ledger/group-GROUP.jsonl` for appending. Raises OSError where that cannot be."""
+        self._group = group
+        self._incarnation = incarnation
+        self._lines = _Lines(ledger_path(out, group))
+
+    def append(self, line: LedgerLine) -> None:
+        """Write one attempt. Raises ValueError for a line of another group or incarnation, OSError
+        where the file cannot be written."""
+        if (line.group, line.incarnation) != (self._group, self._incarnation):
+            raise ValueError(f"a line of group {line.group} does not belong in the ledger of {self._group}")
+        self._lines.append(line.to_json())
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class EventLog:
+    """The event log of a run, shared by all its processes: lines of different writers never mix.
+
+    A context manager, opened and closed by one owner. `write` may be called from any thread; it
+    writes to the page cache and does not wait for the disk.
+    """
+
+    def __init__(self, out: Path, *, clock: Callable[[], float] = time.time, **source: Any) -> None:
+        """Open `out/events.jsonl`. `source` (group, rank, incarnation) goes into every event.
+
+        Raises OSError where the file cannot be opened.
+        """
+        self._clock = clock
+        self._source = source
+        self._lines = _Lines(events_path(out))
+
+    def write(self, kind: EventKind, **values: Any) -> None:
+        """Append one event with the time now; `values` win over source fields. Long texts are cut.
+
+        Raises ValueError where a field of EVENT_FIELDS is missing or the event is too long, OSError
+        where the file cannot be written.
+        """
+        event = {**self._source, **values}
+        missing = EVENT_FIELDS[kind] - event.keys()
+        if missing:
+            raise ValueError(f"event {kind} lacks {', '.join(sorted(missing))}")
+        line = {"t": self._clock(), "kind": kind, **{name: _short(value) for name, value in event.items()}}
+        self._lines.append(line, limit_bytes=MAX_EVENT_BYTES)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def ledger_path(out: Path, group: int) -> Path:
+    """Where the ledger of a group lies in the folder of a run."""
+    return out / "ledger" / f"group-{group}.jsonl"
+
+
+def events_path(out: Path) -> Path:
+    """Where the event log lies in the folder of a run."""
+    return out / "events.jsonl"
+
+
+def new_incarnation() -> str:
+    """A name for one life of a group: 8 random hexadecimal digits. No secret."""
+    return secrets.token_hex(4)
+
+
+def _finite(value: Any) -> Any:
+    """The value as valid JSON: floats that are not finite become None, at any depth."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _short(value: Any) -> Any:
+    return value[:MAX_EVENT_TEXT] if isinstance(value, str) else _finite(value)
+
+
+def _number(raw: Mapping[str, Any], name: str) -> float:
+    value = raw.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is not a number")
+    return float(value)
+
+
+def _optional_number(raw: Mapping[str, Any], name: str) -> float | None:
+    return None if raw.get(name) is None else _number(raw, name)
+
+
+def _integer(raw: Mapping[str, Any], name: str) -> int:
+    value = raw.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} is not an integer")
+    return value
+
+
+def _text(raw: Mapping[str, Any], name: str) -> str:
+    value = raw.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is not a text")
+    return value
+
+
+def _integers(value: Any, name: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(item) is not int for item in value):
+        raise ValueError(f"{name} is not a list of integers")
+    return tuple(value)
+
+
+def _pairs(value: Any, name: str) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, list) or any(not isinstance(item, list) or len(item) != 2 for item in value):
+        raise ValueError(f"{name} is not a list of pairs")
+    pairs = (_integers(item, name) for item in value)
+    return tuple((first, second) for first, second in pairs)
+
+
+def _phase_seconds(raw: Any) -> PhaseSeconds:
+    if not isinstance(raw, Mapping):
+        raise ValueError("seconds is not an object")
+    return PhaseSeconds(**{field.name: _number(raw, field.name) for field in fields(PhaseSeconds)})

@@ -1,0 +1,186 @@
+"""The state of a job on this rank: its tensors by name, copied out, checked, adopted, digested.
+
+The state is all parameters, buffers and optimizer state. Sharded tensors (FSDP2 splits dimension 0
+over the ranks of the group) are held as local shards, everything else is equal on all ranks.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+
+from replica.errors import UserError
+from replica.mesh import sibling_death_ends_the_group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One tensor of the state: its local part, and the shape of the whole."""
+
+    name: str
+    local: torch.Tensor
+    shape: tuple[int, ...]
+    sharded: bool
+
+    @property
+    def label(self) -> bytes:
+        """Name, dtype and full shape, as they go into the digest."""
+        return f"{self.name}|{self.local.dtype}|{self.shape}\n".encode()
+
+
+def entry_of(name: str, tensor: torch.Tensor) -> Entry:
+    """Describe a tensor or DTensor. Raises UserError for a sharding other than FSDP2's default."""
+    if not isinstance(tensor, DTensor):
+        return Entry(name=name, local=tensor.detach(), shape=tuple(tensor.shape), sharded=False)
+    if tuple(tensor.placements) != (Shard(0),):
+        raise UserError(
+            f"{name} is sharded as {tensor.placements}: only FSDP2's sharding of dimension 0 is supported"
+        )
+    return Entry(name=name, local=tensor.to_local().detach(), shape=tuple(tensor.shape), sharded=True)
+
+
+class TrainingState:
+    """The tensors of one model and its optimizer on this rank.
+
+    Made after the model is sharded. It brings the optimizer's lazily made state into being, so
+    that a joiner that has not taken a step yet has every tensor that a donor sends. Belongs to
+    the training thread.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
+        materialise(optimizer)
+        self._entries = {entry.name: entry for entry in sorted(self._collect(), key=lambda e: e.name)}
+
+    def _collect(self) -> Iterator[Entry]:
+        for name, parameter in self.parameters.items():
+            yield entry_of(f"parameter.{name}", parameter.data)
+        for name, buffer in self._model.named_buffers():
+            yield entry_of(f"buffer.{name}", buffer)
+        for name, parameter in self.parameters.items():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    yield entry_of(f"optimizer.{name}.{key}", value)
+                elif value is not None:
+                    raise UserError(
+                        f"optimizer state {key!r} of {name} is a {type(value).__name__}: "
+                        f"only tensors can be healed"
+                    )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that this rank holds of the state."""
+        return sum(entry.local.numel() * entry.local.element_size() for entry in self._entries.values())
+
+    def export(self) -> dict[str, torch.Tensor]:
+        """A copy of this rank's part of the state, on the CPU, by name."""
+        return {
+            name: entry.local.to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, entry in self._entries.items()
+        }
+
+    def misfit(self, received: Mapping[str, Any]) -> str | None:
+        """Why `received` cannot be this rank's state, or None when it can."""
+        missing = sorted(self._entries.keys() ^ received.keys())
+        if missing:
+            return f"{missing[0]} is on one side only ({len(missing)} such tensors)"
+        for name, entry in self._entries.items():
+            other = received[name]
+            if not isinstance(other, torch.Tensor):
+                return f"{name} is a {type(other).__name__}, not a tensor"
+            if other.shape != entry.local.shape or other.dtype != entry.local.dtype:
+                return (
+                    f"{name} is {tuple(other.shape)} {other.dtype}, "
+                    f"expected {tuple(entry.local.shape)} {entry.local.dtype}"
+                )
+        return None
+
+    @torch.no_grad()
+    def adopt(self, received: Mapping[str, torch.Tensor]) -> None:
+        """Take over a state that `misfit` found nothing wrong with. Cannot fail half-way."""
+        for name, entry in self._entries.items():
+            entry.local.copy_(received[name])
+
+    def digest(self, group_world_size: int) -> str:
+        """Hash of the full, unsharded state, equal for any number of ranks per group.
+
+        A collective of the group: all ranks call it, rank 0 gets 32 hexadecimal digits (xxh3_128)
+        and the others an empty string. The hash runs over the tensors in order of name, each as
+        its label and its bytes, row-major. Raises RestartError when a sibling is gone.
+        """
+        parts = self._gather_shards(group_world_size)
+        if parts is None:
+            return ""
+        hasher, offsets = xxhash.xxh3_128(), [0] * group_world_size
+        for entry in self._entries.values():
+            hasher.update(entry.label)
+            if not entry.sharded:
+                hasher.update(_bytes_of(entry.local).numpy())
+                continue
+            # Dimension 0 is cut into consecutive blocks: joining the ranks' bytes gives the whole.
+            for rank, part in enumerate(parts):
+                size = _shard_bytes(entry, rank, group_world_size)
+                hasher.update(part[offsets[rank] : offsets[rank] + size].numpy())
+                offsets[rank] += size
+        return hasher.hexdigest()
+
+    def _gather_shards(self, group_world_size: int) -> list[torch.Tensor] | None:
+        """On rank 0 the packed shards of every rank (uint8), elsewhere None."""
+        sharded = [entry for entry in self._entries.values() if entry.sharded]
+        mine = torch.cat([_bytes_of(entry.local) for entry in sharded] or [torch.empty(0, dtype=torch.uint8)])
+        if group_world_size == 1:
+            return [mine]
+        size = sum(_shard_bytes(entry, 0, group_world_size) for entry in sharded)
+        mine = nn.functional.pad(mine, (0, size - mine.numel()))
+        first = dist.get_rank() == 0
+        parts = [torch.empty_like(mine) for _ in range(group_world_size)] if first else None
+        with sibling_death_ends_the_group():
+            dist.gather(mine, parts, dst=0)
+        return parts
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _shard_bytes(entry: Entry, rank: int, world_size: int) -> int:
+    """Bytes of `rank`'s shard when dimension 0 is cut into `world_size` blocks, as torch.chunk does."""
+    rows, row_elements = entry.shape[0], 1
+    for length in entry.shape[1:]:
+        row_elements *= length
+    block = -(-rows // world_size)
+    mine = max(0, min(block, rows - rank * block))
+    return mine * row_elements * entry.local.element_size()
+
+
+@torch.no_grad()
+def materialise(optimizer: torch.optim.Optimizer) -> None:
+    """Make the optimizer create its state tensors, and leave every value as before a first step.
+
+    The method is that of torch.distributed.checkpoint: one step with zero gradients and a zero
+    learning rate; here the parameters are put back and step counts are set to zero as well.
+    """
+    if optimizer.state:
+        return
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    before = [parameter.detach().clone() for parameter in parameters]
+    for group in optimizer.param_groups:
+        group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for parameter, old in zip(parameters, before, strict=True):
+        parameter.copy_(old)
+        if isinstance(count := optimizer.state[parameter].get("step"), torch.Tensor):
+            count.zero_()

@@ -1,0 +1,41 @@
+"""Ends a worker whose launcher is gone, so that no orphan holds ports, memory or a GPU."""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+
+from replica.errors import ExitCode
+from replica.launch import LAUNCHER_PID_VARIABLE
+
+PR_SET_PDEATHSIG = 1
+POLL_INTERVAL_S = 1.0
+
+
+def _ask_kernel() -> None:
+    """Have the kernel kill this process when its parent dies; Linux only, silently skipped elsewhere."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+
+
+def _poll(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        time.sleep(POLL_INTERVAL_S)
+    os._exit(ExitCode.RESTART)
+
+
+def die_with_parent() -> None:
+    """Tie this process' life to its parent's, from now on.
+
+    The kernel's signal acts at once; a daemon thread that watches the parent's pid covers systems
+    without it. Where the launcher has told its pid, a launcher that died before this call is seen
+    too. Does not block.
+    """
+    parent_pid = int(os.environ.get(LAUNCHER_PID_VARIABLE, os.getppid()))
+    _ask_kernel()
+    if os.getppid() != parent_pid:
+        os._exit(ExitCode.RESTART)
+    threading.Thread(target=_poll, args=(parent_pid,), name="headway-watchdog", daemon=True).start()

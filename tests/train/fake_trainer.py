@@ -1,0 +1,52 @@
+"""A trainer that only pretends, for tests of the local cluster: it writes a ledger and takes its time.
+
+Takes the step from the ledgers of the other groups when it starts, as if healed. Arguments: the
+seconds of a step; then `refuse`, `crash` or `linger` for a trainer that behaves badly.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+out = Path(os.environ["HEADWAY_OUT"])
+group, rank = int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["RANK"])
+steps = int(os.environ["HEADWAY_STEPS"])
+step_s, manner = float(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "well"
+launcher = os.getppid()
+
+
+def append(path: Path, **entry: object) -> None:
+    with path.open("a") as file:
+        file.write(
+            json.dumps({"t": time.time(), "group": group, "incarnation": str(os.getpid()), **entry}) + "\n"
+        )
+
+
+def newest_step() -> int:
+    """One more than the newest step in any ledger."""
+    steps_seen = [0]
+    for path in (out / "ledger").glob("*.jsonl"):
+        lines = path.read_text().splitlines()
+        steps_seen += [json.loads(line)["step"] + 1 for line in lines[-1:]]
+    return max(steps_seen)
+
+
+if manner == "refuse":
+    print("error: the moon is in the wrong place: wait for another.", flush=True)
+    sys.exit(4)
+if manner == "crash":
+    print("a crash without a word", flush=True)
+    sys.exit(1)
+if manner == "linger":  # a helper that outlives its worker, in a session of its own
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+if rank == 0:
+    append(out / "events.jsonl", kind="group_started")
+step = newest_step()
+while step < steps and os.getppid() == launcher:
+    time.sleep(step_s)
+    if rank == 0:
+        append(out / "ledger" / f"group-{group}.jsonl", step=step, outcome="committed", loss=5 - step / 100)
+    step += 1

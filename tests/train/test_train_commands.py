@@ -1,0 +1,119 @@
+"""Command lines and environments of a local cluster's processes."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replica.errors import UserError
+from train.commands import (
+    DEFAULT_CONFIG,
+    ClusterSettings,
+    Launcher,
+    LighthouseKind,
+    environment,
+    group_command,
+    lighthouse_command,
+)
+from train.job_facts import JobFacts
+
+FACTS = JobFacts(job="night", steps=40, seed=7, rounds=6)
+OUT = Path("/runs/a")
+
+
+def settings(**changes: Any) -> ClusterSettings:
+    return ClusterSettings(**{"out": OUT, "facts": FACTS, **changes})
+
+
+def test_our_lighthouse() -> None:
+    words = lighthouse_command(settings(groups=4, heartbeat_timeout_s=0.5), port=81)
+    assert words[1:] == [
+        *("-m", "lighthouse", "serve", "--bind", "127.0.0.1:81", "--http-bind", "127.0.0.1:0"),
+        *("--expected-groups", "4", "--join-timeout-ms", "60000", "--heartbeat-timeout-ms", "500"),
+        *("--state-dir", "/runs/a/lighthouse"),
+    ]
+
+
+def test_the_lighthouse_of_torchft() -> None:
+    words = lighthouse_command(settings(lighthouse_kind=LighthouseKind.TORCHFT), port=0)
+    assert Path(words[0]).name == "torchft_lighthouse"
+    assert Path(words[0]).exists()
+    assert words[1:5] == ["--bind", "127.0.0.1:0", "--min_replicas", "1"]
+
+
+def test_the_reference_trainer() -> None:
+    words = group_command(settings(overrides={"model.dim": "64"}), 2, "h:1")
+    assert words == [
+        *(sys.executable, "-m", "replica.launch", "--nproc-per-node", "2", "--max-restarts", "0"),
+        *("-m", "train", str(DEFAULT_CONFIG), "--replica-group-id", "2", "--lighthouse-addr", "h:1"),
+        *("--job", "night", "--out", "/runs/a", "--mode", "fast", "--advertise-addr", "127.0.0.1"),
+        *("--steps", "40", "--model.dim", "64", "--job.seed", "7"),
+    ]
+    assert DEFAULT_CONFIG.is_file()
+
+
+def test_a_script_of_the_user(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.touch()
+    words = group_command(
+        settings(script=script, args=("-x", "1"), launcher=Launcher.TORCHRUN, max_restarts=3), 0, "h:1"
+    )
+    assert words[1:] == [
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"),
+        *(str(script), "-x", "1"),
+    ]
+
+
+def test_a_launcher_of_the_user() -> None:
+    assert group_command(settings(launcher=("srun", "--x")), 0, "h:1")[:2] == ["srun", "--x"]
+
+
+def test_environment_of_a_group() -> None:
+    inherited = {
+        "PATH": "/bin",
+        "RANK": "5",
+        "LOCAL_WORLD_SIZE": "9",
+        "MASTER_ADDR": "elsewhere",
+        "TORCHFT_LIGHTHOUSE": "old",
+        "TORCHELASTIC_RUN_ID": "x",
+        "HEADWAY_STEPS": "3",
+        "OMP_NUM_THREADS": "64",
+    }
+    found = environment(settings(addresses=("a", "b", "c"), env={"MINE": "1"}), 1, "h:1", inherited)
+    assert found == {
+        "PATH": "/bin",
+        "MINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "REPLICA_GROUP_ID": "1",
+        "TORCHFT_LIGHTHOUSE": "h:1",
+        "HEADWAY_OUT": "/runs/a",
+        "HEADWAY_JOB": "night",
+        "HEADWAY_SEED": "7",
+        "HEADWAY_STEPS": "40",
+        "HEADWAY_ADVERTISE_ADDR": "b",
+    }
+
+
+def test_a_script_whose_steps_are_its_own_is_told_none() -> None:
+    assert "HEADWAY_STEPS" not in environment(settings(facts=JobFacts(job="x")), 0, "h:1", {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"groups": 0}, "groups is 0"),
+        ({"ranks": 0}, "ranks is 0"),
+        ({"max_restarts": -1}, "max_restarts is -1"),
+        ({"facts": JobFacts(job="x", steps=0)}, "steps is 0"),
+        ({"heartbeat_timeout_s": 0}, "heartbeat_timeout_s is 0"),
+        ({"restart_delay_s": -1}, "restart_delay_s is -1"),
+        ({"addresses": ("127.0.0.2",)}, "1 addresses for 3 groups"),
+        ({"script": Path("/no/such.py")}, "no script file /no/such.py"),
+        ({"config": Path("/no/such.toml")}, "no configuration file /no/such.toml"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        settings(**changes)

@@ -1,0 +1,122 @@
+"""The trainer's command line: `torchrun --nproc-per-node R -m train CONFIG.toml ...`."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from replica.errors import UserError
+from replica.exit import run
+from train.config import JobConfig, load_config, split_overrides, validate
+
+USAGE = "torchrun --nproc-per-node R -m train CONFIG.toml --replica-group-id G --lighthouse-addr HOST:PORT"
+EPILOG = """Any key of the configuration can be set as --section.key VALUE, for example --model.dim 256.
+TORCHFT_LIGHTHOUSE and REPLICA_GROUP_ID serve where the flags are absent.
+Exit codes: 0 finished; 3 start me again, the state is safe with the peers; 4 do not start me again."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with our way to tell a mistake."""
+
+    def error(self, message: str) -> Any:
+        raise UserError(f"{message}: see `python -m train --help`")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of the trainer; settings of the configuration are left over."""
+    flags = _Parser(
+        prog="train",
+        usage=USAGE,
+        description="Train a Llama-style decoder as one replica group of a fault-tolerant job.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    flags.add_argument("config", nargs="?", type=Path, help="TOML file; every key has a default")
+    flags.add_argument("--replica-group-id", type=int, metavar="G", help="number of this group, from 0")
+    flags.add_argument("--lighthouse-addr", metavar="HOST:PORT", help="where the Lighthouse listens")
+    flags.add_argument("--job", help="name of the job (default: the configuration's)")
+    flags.add_argument("--steps", type=int, metavar="N", help="optimizer steps to commit")
+    flags.add_argument("--out", type=Path, metavar="DIR", help="folder for ledger and events")
+    flags.add_argument("--mode", choices=("exact", "fast"), help="how gradients are summed")
+    flags.add_argument("--advertise-addr", metavar="A", help="address under which peers reach this group")
+    flags.add_argument(
+        "--lighthouse-wait",
+        type=float,
+        metavar="S",
+        help="seconds to wait for an unreachable Lighthouse (default 600)",
+    )
+    return flags
+
+
+def read_config(flags: argparse.Namespace, given: Mapping[str, str]) -> JobConfig:
+    """The configuration, with the flags that stand for keys of it laid over it."""
+    overrides = dict(given)
+    for key, value in (("job.steps", flags.steps), ("job.name", flags.job), ("run.mode", flags.mode)):
+        if value is not None:
+            overrides[key] = str(value)
+    return load_config(flags.config, overrides)
+
+
+def settings(flags: argparse.Namespace, config: JobConfig) -> dict[str, Any]:
+    """What the group must know, as far as flags and configuration say it; the rest is in the environment."""
+    from replica.config import Timeouts
+
+    given = {
+        "job": flags.job or os.environ.get("HEADWAY_JOB") or config.job.name,
+        "group": flags.replica_group_id,
+        "lighthouse": flags.lighthouse_addr,
+        "out": flags.out,
+        "advertise_addr": flags.advertise_addr,
+        "timeouts": None
+        if flags.lighthouse_wait is None
+        else Timeouts(lighthouse_wait_s=flags.lighthouse_wait),
+        "steps": config.job.steps,
+        "micro_batches": config.job.micro_batches,
+        "seed": config.job.seed,
+        "digest_every": config.run.digest_every,
+        "max_nonfinite_steps": config.run.max_nonfinite_steps,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def work(argv: Sequence[str]) -> None:
+    """Read the command line, join the job, train."""
+    rest, overrides = split_overrides(argv)
+    flags = parser().parse_args(rest)
+    config = read_config(flags, overrides)
+    validate(config, group_world_size=int(os.environ.get("WORLD_SIZE", "1")))
+    # torch is loaded only now, so that a mistake in the configuration is told at once.
+    from replica.group import ReplicaGroup
+    from train.config import fingerprint
+    from train.data import open_dataset
+    from train.device import choose_device
+    from train.loop import train
+
+    dataset = open_dataset(config)
+    device = choose_device(config.run.device)
+    arguments = settings(flags, config)
+    arguments["fingerprint"] = fingerprint(config, dataset.fingerprint)
+    with ReplicaGroup.from_env(device=device, threads=config.run.threads_per_rank, **arguments) as group:
+        train(config, group, dataset)
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the trainer and end the process with its exit code."""
+    rank = os.environ.get("RANK", "0")
+    logging.basicConfig(
+        level=logging.INFO if rank == "0" else logging.WARNING,
+        stream=sys.stderr,
+        format=f"%(asctime)s rank {rank} %(levelname)s %(message)s",
+    )
+    # torchft logs a traceback for each death of a peer; here that is an expected event of its own.
+    for name in ("torchft", "torchft_quorums", "torchft_commits", "torchft_errors"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    run(lambda: work(sys.argv[1:] if argv is None else argv))
+
+
+if __name__ == "__main__":
+    main()

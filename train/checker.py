@@ -1,0 +1,257 @@
+"""Judge a run by its evidence: pure, from ledgers and events alone; every broken promise is named."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from replica.ledger import EventKind, LedgerLine, Outcome
+from train.evidence import Event, Evidence
+from train.history import (
+    Life,
+    commits,
+    commits_by_step,
+    group_numbers,
+    is_death,
+    is_exact,
+    life,
+    lives,
+    repeats,
+)
+from train.sample_checks import check_samples
+from train.violations import Violation, ViolationKind
+
+
+def check(evidence: Evidence, *, rounds_per_pass: float | None = None) -> list[Violation]:
+    """All violations in the evidence; an empty list means that every promise was kept.
+
+    `rounds_per_pass` is the number of rounds in one pass over the data, after which the same
+    samples come again; without it (and without the field of that name on `group_started`) every
+    input that is fed twice counts as repeated.
+    """
+    checks = (
+        _damaged(evidence),
+        _nothing_committed(evidence),
+        _steps_fell(evidence),
+        _steps_replayed(evidence),
+        _steps_missing(evidence),
+        _heals_missing(evidence),
+        _heals_unproven(evidence),
+        _digests(evidence),
+        check_samples(evidence, rounds_per_pass),
+        _quorum_ids_fell(evidence),
+        _quorum_ids_reused(evidence),
+        _survivors_restarted(evidence),
+        _lives_unlaunched(evidence),
+        _backstop_reads(evidence),
+    )
+    return [violation for found in checks for violation in found]
+
+
+def _damaged(evidence: Evidence) -> Iterator[Violation]:
+    for damage in evidence.damage:
+        text = f"line {damage.line} of {damage.file} cannot be read: {damage.why}"
+        yield Violation(kind=ViolationKind.LINE_DAMAGED, text=text)
+
+
+def _nothing_committed(evidence: Evidence) -> Iterator[Violation]:
+    if not commits(evidence.lines):
+        yield Violation(kind=ViolationKind.NOTHING_COMMITTED, text="no group committed any step")
+
+
+def _steps_fell(evidence: Evidence) -> Iterator[Violation]:
+    """Committed steps of a ledger rise, but for a new life that takes up a step nobody living had."""
+    excused = {(repeat.step, repeat.quorum_id) for repeat in repeats(evidence) if repeat.excused}
+    for group, lines in evidence.ledgers.items():
+        done = commits(lines)
+        for earlier, line in pairwise(done):
+            new_life = line.incarnation != earlier.incarnation
+            if line.step > earlier.step or (new_life and (line.step, line.quorum_id) in excused):
+                continue
+            text = f"group {group} committed step {line.step} after step {earlier.step}"
+            yield Violation.at(ViolationKind.STEP_FELL, line, text)
+
+
+def _steps_replayed(evidence: Evidence) -> Iterator[Violation]:
+    for repeat in repeats(evidence):
+        if repeat.excused:
+            continue
+        why = f"group {repeat.takers[0][0]} lived and had it" if repeat.takers else "later steps were in"
+        yield Violation(
+            kind=ViolationKind.STEP_REPLAYED,
+            text=f"step {repeat.step} was committed again in quorum {repeat.quorum_id} though {why}",
+            step=repeat.step,
+            quorum_id=repeat.quorum_id,
+        )
+
+
+def _steps_missing(evidence: Evidence) -> Iterator[Violation]:
+    """No gap from step 0 on, or from the first step known where a save was restored."""
+    steps = commits_by_step(evidence)
+    start = min(steps, default=0) if evidence.of(EventKind.BACKSTOP_READ) else 0
+    for step in range(start, max(steps, default=0)):
+        if step not in steps:
+            text = f"step {step} is in no ledger, though step {max(steps)} is"
+            yield Violation(kind=ViolationKind.STEP_MISSING, text=text, step=step)
+
+
+def _heals_missing(evidence: Evidence) -> Iterator[Violation]:
+    """A life commits step after step from 0; where it skips any, a heal must have brought it there."""
+    restored = {(event.group, event.incarnation) for event in evidence.of(EventKind.BACKSTOP_READ)}
+    next_step: dict[Life, int] = {}
+    healed: set[Life] = set()
+    for line in evidence.lines:
+        if line.healed_from is not None:
+            healed.add(life(line))
+        if line.outcome is not Outcome.COMMITTED:
+            continue
+        expected = next_step.get(life(line), 0)
+        first_after_restore = life(line) in restored and life(line) not in next_step
+        if line.step > expected and life(line) not in healed and not first_after_restore:
+            text = f"group {line.group} committed step {line.step}, stood at step {expected}, never healed"
+            yield Violation.at(ViolationKind.HEAL_MISSING, line, text)
+        next_step[life(line)] = line.step + 1
+        healed.discard(life(line))
+
+
+def _heals_unproven(evidence: Evidence) -> Iterator[Violation]:
+    """Every heal in a ledger has its event with bytes, and donors that sent at least as many."""
+    heals = [heal for heal in evidence.of(EventKind.HEAL) if heal.number("bytes") > 0]
+    told = {(heal.group, heal.incarnation, heal.integer("step")) for heal in heals}
+    for line in evidence.lines:
+        if line.healed_from is not None and (line.group, line.incarnation, line.step) not in told:
+            text = f"group {line.group} reports no bytes for its heal"
+            yield Violation.at(ViolationKind.HEAL_UNPROVEN, line, text)
+    taken, donors = _taken(heals)
+    sent: dict[int | None, float] = defaultdict(float)
+    for event in evidence.of(EventKind.HEAL_SENT):
+        sent[event.integer("step")] += event.number("bytes")
+    for step, size in taken.items():
+        # A donor that died in this very step may have sent more than it lived to write down.
+        if size > sent[step] and all(_outlived(evidence, donor, step) for donor in donors[step]):
+            text = f"joiners took {size:.0f} bytes at step {step}, donors sent {sent[step]:.0f}"
+            yield Violation(kind=ViolationKind.HEAL_UNPROVEN, text=text, step=step)
+
+
+def _taken(heals: list[Event]) -> tuple[dict[int, float], dict[int, set[int]]]:
+    """Per step: the bytes that joiners took, and the groups that they name as donors."""
+    taken: dict[int, float] = defaultdict(float)
+    donors: dict[int, set[int]] = defaultdict(set)
+    for heal in heals:
+        step = heal.integer("step") or 0
+        taken[step] += heal.number("bytes")
+        donors[step].update(group_numbers(heal.values["healed_from"]))
+    return taken, donors
+
+
+def _outlived(evidence: Evidence, group: int, step: int) -> bool:
+    return any(line.step == step for line in evidence.ledgers.get(group, ()))
+
+
+def _digests(evidence: Evidence) -> Iterator[Violation]:
+    """One state per step; in fast mode a step that was computed again has one for each quorum."""
+    apart = set() if is_exact(evidence) else {repeat.step for repeat in repeats(evidence) if repeat.excused}
+    found: dict[tuple[int, int | None], dict[str, LedgerLine]] = defaultdict(dict)
+    for line in commits(evidence.lines):
+        if line.digest is not None:
+            key = (line.step, line.quorum_id if line.step in apart else None)
+            found[key].setdefault(line.digest, line)
+    for (step, _), by_digest in sorted(found.items(), key=lambda item: item[0][0]):
+        first, *others = by_digest.values()
+        for other in others:
+            text = f"after step {step} group {other.group} has another state than group {first.group}"
+            yield Violation.at(ViolationKind.DIGEST_MISMATCH, other, text)
+
+
+def _quorum_ids_fell(evidence: Evidence) -> Iterator[Violation]:
+    for group, lines in evidence.ledgers.items():
+        highest = -1
+        for line in lines:
+            if line.quorum_id is None:
+                continue
+            if line.quorum_id < highest:
+                text = f"group {group} was in quorum {line.quorum_id} after quorum {highest}"
+                yield Violation.at(ViolationKind.QUORUM_ID_FELL, line, text)
+            highest = max(highest, line.quorum_id)
+
+
+def _quorum_ids_reused(evidence: Evidence) -> Iterator[Violation]:
+    """A quorum id stands for one list of groups, each in one of its lives, for ever."""
+    members: dict[int, tuple[int, ...]] = {}
+    member_lives: dict[tuple[int, int], str] = {}
+    for quorum_id, participants, (group, incarnation) in _quorums_seen(evidence):
+        first = members.setdefault(quorum_id, participants)
+        first_life = member_lives.setdefault((quorum_id, group), incarnation)
+        if first != participants:
+            text = f"quorum {quorum_id} names groups {list(first)} and also {list(participants)}"
+        elif first_life != incarnation:
+            text = f"quorum {quorum_id} holds two lives of group {group}"
+        else:
+            continue
+        yield Violation(kind=ViolationKind.QUORUM_ID_REUSED, text=text, group=group, quorum_id=quorum_id)
+
+
+def _quorums_seen(evidence: Evidence) -> Iterator[tuple[int, tuple[int, ...], Life]]:
+    for line in evidence.lines:
+        if line.quorum_id is not None and line.participants:
+            yield line.quorum_id, tuple(sorted(line.participants)), life(line)
+    for event in evidence.of(EventKind.QUORUM):
+        quorum_id, participants = event.integer("quorum_id"), event.values["participants"]
+        if quorum_id is not None and participants and event.group is not None:
+            yield quorum_id, tuple(sorted(participants)), (event.group, event.incarnation or "")
+
+
+def _survivors_restarted(evidence: Evidence) -> Iterator[Violation]:
+    """A life that had committed ends by a kill or a pause of its group, or at the end of the job."""
+    if evidence.job is None:
+        return
+    trained = {life(line) for line in commits(evidence.lines)}
+    latest: dict[int, tuple[int, Life]] = {}
+    for index, one in lives(evidence):
+        group = one[0]
+        earlier = latest.get(group)
+        if (
+            earlier is not None
+            and earlier[1] in trained
+            and not _was_ended(evidence, group, earlier[0], index)
+        ):
+            text = f"group {group} was restarted though nothing had killed it"
+            yield Violation(kind=ViolationKind.SURVIVOR_RESTARTED, text=text, group=group)
+        latest[group] = index, one
+
+
+def _was_ended(evidence: Evidence, group: int, start: int, end: int) -> bool:
+    """Whether somebody ended the group on purpose; that it exited by itself is no excuse."""
+    ends = (EventKind.KILL, EventKind.GROUP_PAUSED, EventKind.FINISHED)
+    return any(event.group == group and event.kind in ends for event in evidence.events[start:end])
+
+
+def _lives_unlaunched(evidence: Evidence) -> Iterator[Violation]:
+    """Each launch has one life at most, unless the launcher restarts in place."""
+    if evidence.job is None or evidence.job.restarts_in_place:
+        return
+    seen: dict[int, int] = defaultdict(int)
+    for index, (group, incarnation) in lives(evidence):
+        seen[group] += 1
+        before = evidence.events[:index]
+        launches = sum(1 for e in before if e.group == group and e.kind is EventKind.GROUP_LAUNCHED)
+        if seen[group] > launches:
+            text = f"life {incarnation} of group {group} is its number {seen[group]} of {launches} launches"
+            yield Violation(kind=ViolationKind.LIFE_UNLAUNCHED, text=text, group=group)
+
+
+def _backstop_reads(evidence: Evidence) -> Iterator[Violation]:
+    """A save is read only when no group lives that has trained."""
+    training: set[int] = set()
+    for event in evidence.events:
+        group = event.group
+        if event.kind is EventKind.BACKSTOP_READ and training:
+            text = f"group {group} read a save while groups {sorted(training)} lived"
+            yield Violation(
+                kind=ViolationKind.BACKSTOP_READ, text=text, group=group, step=event.integer("step")
+            )
+        elif event.kind is EventKind.DEATH_SEEN:
+            training.difference_update(group_numbers(event.values["dead"]))
+        elif group is not None and event.kind is EventKind.ROUND_DONE:
+            training.add(group)
+        elif group is not None and (is_death(event) or event.kind is EventKind.GROUP_STARTED):
+            training.discard(group)

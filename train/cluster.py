@@ -1,0 +1,391 @@
+"""A whole cluster on this machine: the library behind `python -m train.local`.
+
+with LocalCluster(out=Path("out/try"), groups=2, ranks=1, steps=30, script=Path("my.py")) as cluster:
+    cluster.wait_step(10)
+    cluster.kill(1)
+    report = cluster.wait()
+"""
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from replica.errors import UserError
+from replica.ledger import EventKind, EventLog, events_path
+from train import processes
+from train.commands import ClusterSettings, Launcher, LighthouseKind
+from train.errors import ClusterError
+from train.follow import LineFollower
+from train.job_facts import read_job
+from train.snapshot import Snapshot
+from train.supervisor import Supervisor
+
+_TICK_S = 0.05
+_LIGHTHOUSE_START_S = 60.0
+_STOP_GRACE_S = 3.0
+
+
+class LocalCluster:
+    """A Lighthouse and replica groups as child processes of this one; a context manager.
+
+    Groups that die are started again. Everything ends with the context, and also if this process is
+    killed with SIGKILL. Methods may be called from any thread; all that are about a group raise
+    ClusterError if there is no such group, and those that harm one if it does not run just now.
+
+    out: folder for ledgers, events, logs and the report, made if need be; it must not hold another
+    run. None: out/JOB-DATE-TIME below the current folder. groups: replica groups. ranks: processes
+    in each. steps: optimizer updates; None: as the configuration or the script says. script: trained
+    by every rank, with args, instead of the reference trainer; it finds its group in the
+    environment. config, mode, overrides: for the reference trainer. job: name of the job.
+    launcher: "headway", "torchrun", or the words of a command that takes torchrun's arguments.
+    max_restarts: restarts inside a group by its launcher. restart, restart_delay_s: whether and how
+    soon a lost group is started again. addresses: one per group, under which its peers reach it.
+    env: added to the environment of every rank.
+
+    Raises UserError for bad values.
+    """
+
+    def __init__(
+        self,
+        *,
+        out: Path | None = None,
+        groups: int = 3,
+        ranks: int = 2,
+        steps: int | None = None,
+        seed: int | None = None,
+        job: str | None = None,
+        config: Path | None = None,
+        script: Path | None = None,
+        args: Sequence[str] = (),
+        mode: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        lighthouse_kind: str = LighthouseKind.HEADWAY,
+        launcher: str | Sequence[str] = Launcher.HEADWAY,
+        max_restarts: int = 0,
+        restart: bool = True,
+        restart_delay_s: float = 1.0,
+        addresses: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        join_timeout_s: float = 60.0,
+        heartbeat_timeout_s: float = 5.0,
+    ) -> None:
+        facts = read_job(
+            script, config, ranks=ranks, steps=steps, seed=seed, job=job, mode=mode, overrides=overrides or {}
+        )
+        self.settings = ClusterSettings(
+            out=_fresh_folder(facts.job) if out is None else Path(out).absolute(),
+            groups=groups,
+            ranks=ranks,
+            facts=facts,
+            config=config,
+            script=script,
+            args=tuple(args),
+            overrides=dict(overrides or {}),
+            lighthouse_kind=_lighthouse_kind(lighthouse_kind),
+            launcher=_launcher(launcher),
+            max_restarts=max_restarts,
+            restart=restart,
+            restart_delay_s=restart_delay_s,
+            addresses=tuple(addresses),
+            env=dict(env or {}),
+            join_timeout_s=join_timeout_s,
+            heartbeat_timeout_s=heartbeat_timeout_s,
+        )
+        self._running: _Running | None = None
+        self._interrupted = False
+        self._closed = False
+
+    @property
+    def out(self) -> Path:
+        """The folder of the run."""
+        return self.settings.out
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All events of the run so far, in the order in which they were written."""
+        return LineFollower(events_path(self.out)).new_lines()
+
+    def start(self) -> Self:
+        """Starts the Lighthouse, and when it listens, every group; returns then.
+
+        Blocks for a second or two, 60 s at most. Raises UserError if the folder holds another run or
+        cannot be written, ClusterError if the Lighthouse does not come up; nothing is left then.
+        """
+        if self._running is not None:
+            raise ClusterError("the cluster has been started already: make a new one.")
+        _claim(self.out)
+        self._running = _Running(self.settings)
+        try:
+            self._start_all(self._running.supervisor)
+        except BaseException:
+            self.stop(grace_s=0.0)
+            raise
+        return self
+
+    def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
+        """Ends everything, with SIGTERM first and SIGKILL after grace_s seconds; 0: at once.
+
+        Blocks until all is gone, about two seconds longer than grace_s at most. Does nothing if
+        nothing runs. Raises ClusterError, with pids, if a process is left all the same.
+        """
+        if self._running is None or self._closed:
+            return
+        self._closed = True
+        left = self._running.close(grace_s)
+        if left:
+            raise ClusterError(f"these processes could not be ended: {left}.")
+
+    def interrupt(self) -> None:
+        """Makes every method that waits raise ClusterError soon. May be called by a signal handler."""
+        self._interrupted = True
+
+    def __enter__(self) -> Self:
+        return self if self._running is not None else self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def wait_step(self, step: int, group: int | None = None, timeout_s: float = 120.0) -> None:
+        """Blocks until `step` steps are committed: by the group, or if it is None, by any.
+
+        Raises ClusterError, with the ends of the logs, when timeout_s is over or the cluster has
+        ended before.
+        """
+        who = "any group" if group is None else f"group {group}"
+        self._wait_for(lambda: self.step(group) >= step, timeout_s, f"{who} to commit {step} steps")
+
+    def wait(self, timeout_s: float = 600.0) -> dict[str, Any]:
+        """Blocks until all groups have finished, then ends the Lighthouse; returns the report.
+
+        Raises ClusterError, with the ends of the logs, when timeout_s is over or a group cannot go on.
+        """
+        supervisor = self._supervisor
+        self._wait_for(supervisor.finished, timeout_s, "all groups to finish")
+        self.stop()
+        return self.report()
+
+    def report(self) -> dict[str, Any]:
+        """Judges the ledgers and events written so far, and writes report.json into the folder."""
+        from train.report import write_report
+
+        return write_report(self.out)
+
+    def step(self, group: int | None = None) -> int:
+        """Steps committed so far: by the group, or if it is None, by the one that has most."""
+        if group is None:
+            return self._supervisor.step()
+        with self._supervisor.group(group) as found:
+            found.progress.look()
+            return found.progress.step
+
+    def alive(self, group: int) -> bool:
+        """Whether the group's launcher runs."""
+        with self._supervisor.group(group) as found:
+            return found.child.running
+
+    def pids(self, group: int) -> list[int]:
+        """Pids of the group's launcher, its workers and all that they started, as far as they run."""
+        with self._supervisor.group(group) as found:
+            return found.child.pids()
+
+    def snapshot(self) -> Snapshot:
+        """What every group is doing now."""
+        return self._supervisor.snapshot()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is done: no group is to come back, and one at least ended with code 0."""
+        return self._supervisor.finished()
+
+    @property
+    def lighthouse_address(self) -> str:
+        """HOST:PORT of the Lighthouse."""
+        with self._supervisor.lighthouse() as lighthouse:
+            return lighthouse.address
+
+    @property
+    def status_url(self) -> str:
+        """Where the Lighthouse's status page is."""
+        with self._supervisor.lighthouse() as lighthouse:
+            return lighthouse.status_url or ""
+
+    def log_tails(self) -> str:
+        """The last lines of the logs of the Lighthouse and of every group that has not finished."""
+        return self._supervisor.tails()
+
+    def check(self) -> None:
+        """Raises ClusterError if the cluster has failed, was interrupted or stopped."""
+        supervisor = self._supervisor
+        if supervisor.error is not None:
+            raise supervisor.error
+        if self._interrupted:
+            raise ClusterError("the cluster was interrupted.")
+        if self._closed:
+            raise ClusterError("the cluster has been stopped.")
+        if supervisor.settled() and not supervisor.finished():
+            raise ClusterError(f"every group is down and none has finished.\n{supervisor.tails()}")
+
+    def kill(self, group: int, rank: int | None = None) -> list[int]:
+        """Kills with SIGKILL the whole group, or the worker of one rank; returns the pids.
+
+        The whole group is its launcher, its workers and all that descends from them; they are
+        stopped first, so that none escapes. Blocks until they are gone, some 0.1 s.
+        """
+        with self._supervisor.harm(group) as (found, step):
+            return found.kill(step) if rank is None else found.kill_rank(rank, step)
+
+    def kill_launcher(self, group: int) -> list[int]:
+        """Kills with SIGKILL the group's launcher alone; its workers are to end by themselves.
+
+        What is left of them after 10 s is killed before the group is started again.
+        """
+        with self._supervisor.harm(group) as (found, step):
+            return found.kill_launcher(step)
+
+    def pause(self, group: int, rank: int | None = None) -> None:
+        """Stops with SIGSTOP the whole group, or the worker of one rank."""
+        with self._supervisor.group(group) as found:
+            found.pause(rank)
+
+    def resume(self, group: int) -> None:
+        """Lets whatever of the group is stopped go on."""
+        with self._supervisor.group(group) as found:
+            found.resume()
+
+    def kill_lighthouse(self) -> None:
+        """Kills the Lighthouse with SIGKILL; it stays down until start_lighthouse()."""
+        step = self.step()
+        with self._supervisor.lighthouse() as lighthouse:
+            lighthouse.kill(step)
+
+    def start_lighthouse(self) -> None:
+        """Starts it again, on the same port and state; blocks until it listens, 60 s at most."""
+        with self._supervisor.lighthouse() as lighthouse:
+            lighthouse.start()
+        self._wait_for_lighthouse()
+
+    def pause_lighthouse(self) -> None:
+        """Stops the Lighthouse with SIGSTOP: its port stays open, and nobody answers."""
+        with self._supervisor.lighthouse() as lighthouse:
+            lighthouse.pause()
+
+    def resume_lighthouse(self) -> None:
+        """Lets a paused Lighthouse go on."""
+        with self._supervisor.lighthouse() as lighthouse:
+            lighthouse.resume()
+
+    @property
+    def _supervisor(self) -> Supervisor:
+        if self._running is None:
+            raise ClusterError("the cluster has not been started: call start(), or use it in a `with`.")
+        return self._running.supervisor
+
+    def _start_all(self, supervisor: Supervisor) -> None:
+        with supervisor.lighthouse() as lighthouse:
+            lighthouse.start()
+        self._wait_for_lighthouse()
+        supervisor.launch_groups()
+
+    def _wait_for_lighthouse(self) -> None:
+        self._wait_for(self._supervisor.lighthouse_up, _LIGHTHOUSE_START_S, "the Lighthouse to listen")
+
+    def _wait_for(self, reached: Callable[[], bool], timeout_s: float, what: str) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not reached():
+            self.check()
+            if time.monotonic() > deadline:
+                raise ClusterError(f"waited {timeout_s:g} s for {what}.\n{self._supervisor.tails()}")
+            time.sleep(_TICK_S)
+
+
+class _Running:
+    """What exists while a cluster runs: its guard, its event log, its supervisor and their thread."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        mark = secrets.token_hex(8)
+        self._events = EventLog(settings.out)
+        _write_job(self._events, settings)
+        self._guard = processes.Guard(mark)
+        self.supervisor = Supervisor(settings, mark=mark, events=self._events, inherited=dict(os.environ))
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="cluster-supervisor", daemon=True)
+        self._thread.start()
+
+    def close(self, grace_s: float) -> list[int]:
+        """Ends everything; returns the pids that could not be ended."""
+        self._stopping.set()
+        self._thread.join()
+        left = self.supervisor.shutdown(grace_s)
+        self._guard.close()
+        self._events.close()
+        return [pid for pid in left if processes.is_running(pid)]
+
+    def _supervise(self) -> None:
+        while not self._stopping.wait(_TICK_S):
+            try:
+                self.supervisor.tick()
+            except Exception as error:
+                # Whoever waits for the cluster must hear of it: nobody looks at this thread.
+                failure = ClusterError(f"the supervisor failed: {error!r}")
+                failure.__cause__ = error
+                self.supervisor.fail(failure)
+                return
+
+
+def _write_job(events: EventLog, settings: ClusterSettings) -> None:
+    facts = settings.facts
+    events.write(
+        EventKind.JOB_STARTED,
+        job=facts.job,
+        groups=settings.groups,
+        ranks=settings.ranks,
+        rounds=facts.rounds,
+        mode=facts.mode,
+        seed=facts.seed,
+        steps=facts.steps,
+        max_restarts=settings.max_restarts,
+        lighthouse_kind=settings.lighthouse_kind,
+    )
+
+
+def _lighthouse_kind(name: str) -> LighthouseKind:
+    try:
+        return LighthouseKind(name)
+    except ValueError:
+        known = " or ".join(LighthouseKind)
+        raise UserError(f"there is no Lighthouse of kind {name!r}: use {known}.") from None
+
+
+def _launcher(given: str | Sequence[str]) -> Launcher | tuple[str, ...]:
+    if not isinstance(given, str):
+        return tuple(given)
+    try:
+        return Launcher(given)
+    except ValueError:
+        known = " or ".join(Launcher)
+        raise UserError(f"there is no launcher {given!r}: use {known}, or the words of a command.") from None
+
+
+def _fresh_folder(job: str) -> Path:
+    return Path("out", f"{job}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+
+
+def _claim(out: Path) -> None:
+    """Makes the folder of the run. Raises UserError if it cannot, or if it holds another run."""
+    if events_path(out).exists() or (out / "ledger").exists():
+        raise UserError(f"the folder {out} holds another run: choose another folder or remove it.")
+    try:
+        for folder in (out / "ledger", out / "logs"):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {out} cannot be written ({error.strerror}): choose another.") from None

@@ -1,0 +1,164 @@
+"""The settings of a local cluster, and the command lines and environments of its processes (pure)."""
+
+import re
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from replica.errors import UserError
+from train.job_facts import JobFacts
+from train.processes import MARK_VARIABLE
+
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.toml"
+HOST = "127.0.0.1"
+
+# What an enclosing trainer or shell may have set and a group must not inherit.
+_FOREIGN = re.compile(
+    r"(TORCHFT|HEADWAY|TORCHELASTIC|MASTER)_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|REPLICA_GROUP_ID"
+)
+
+
+class LighthouseKind(StrEnum):
+    """Which Lighthouse serves the cluster."""
+
+    HEADWAY = "headway"
+    TORCHFT = "torchft"  # torchft's own, written in Rust; for comparison
+
+
+class Launcher(StrEnum):
+    """What starts the ranks of a group."""
+
+    HEADWAY = "headway"  # python -m replica.launch
+    TORCHRUN = "torchrun"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """Everything that a local cluster is told. Raises UserError when made with bad values.
+
+    out: folder for ledgers, events, logs and the Lighthouse's state. config None: the built-in one.
+    script: trained instead of `python -m train`, with args. overrides: configuration keys and values.
+    launcher: a Launcher, or the words of a command that takes torchrun's arguments. max_restarts:
+    restarts inside a group, by its launcher. addresses: one per group, under which its peers reach
+    it; empty: 127.0.0.1 for all. env: added to the environment of every group.
+    """
+
+    out: Path
+    facts: JobFacts
+    groups: int = 3
+    ranks: int = 2
+    config: Path | None = None
+    script: Path | None = None
+    args: tuple[str, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    lighthouse_kind: LighthouseKind = LighthouseKind.HEADWAY
+    launcher: Launcher | tuple[str, ...] = Launcher.HEADWAY
+    max_restarts: int = 0
+    restart: bool = True
+    restart_delay_s: float = 1.0
+    addresses: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    join_timeout_s: float = 60.0
+    heartbeat_timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("groups", 1), ("ranks", 1), ("max_restarts", 0)):
+            _at_least(name, getattr(self, name), least)
+        if self.facts.steps is not None:
+            _at_least("steps", self.facts.steps, 1)
+        for name in ("join_timeout_s", "heartbeat_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be more than 0.")
+        if self.restart_delay_s < 0:
+            raise UserError(f"restart_delay_s is {self.restart_delay_s}: it must not be negative.")
+        if self.addresses and len(self.addresses) != self.groups:
+            raise UserError(f"{len(self.addresses)} addresses for {self.groups} groups: give one for each.")
+        for what, path in (("configuration", self.config), ("script", self.script)):
+            if path is not None and not path.is_file():
+                raise UserError(f"there is no {what} file {path}: give the path of one.")
+
+    def address(self, group: int) -> str:
+        """The address under which peers reach the group."""
+        return self.addresses[group] if self.addresses else HOST
+
+
+def lighthouse_command(settings: ClusterSettings, port: int) -> list[str]:
+    """The Lighthouse's command line; port 0 lets it choose one."""
+    join_ms = str(round(settings.join_timeout_s * 1000))
+    heartbeat_ms = str(round(settings.heartbeat_timeout_s * 1000))
+    bind = f"{HOST}:{port}"
+    if settings.lighthouse_kind is LighthouseKind.TORCHFT:
+        program = str(Path(sysconfig.get_path("scripts")) / "torchft_lighthouse")
+        limits = ["--join_timeout_ms", join_ms, "--heartbeat_timeout_ms", heartbeat_ms]
+        return [program, "--bind", bind, "--min_replicas", "1", *limits]
+    limits = ["--join-timeout-ms", join_ms, "--heartbeat-timeout-ms", heartbeat_ms]
+    binds = ["--bind", bind, "--http-bind", f"{HOST}:0"]
+    state = ["--state-dir", str(settings.out / "lighthouse")]
+    groups = ["--expected-groups", str(settings.groups)]
+    return [sys.executable, "-m", "lighthouse", "serve", *binds, *groups, *limits, *state]
+
+
+def group_command(settings: ClusterSettings, group: int, lighthouse: str) -> list[str]:
+    """The command line of a group's launcher; lighthouse: HOST:PORT."""
+    ranks = ["--nproc-per-node", str(settings.ranks), "--max-restarts", str(settings.max_restarts)]
+    return [*_launcher(settings.launcher), *ranks, *_program(settings, group, lighthouse)]
+
+
+def environment(
+    settings: ClusterSettings, group: int, lighthouse: str, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of a group: inherited, less what another trainer set, plus what it needs."""
+    facts = settings.facts
+    own = {
+        "REPLICA_GROUP_ID": str(group),
+        "TORCHFT_LIGHTHOUSE": lighthouse,
+        "HEADWAY_OUT": str(settings.out),
+        "HEADWAY_JOB": facts.job,
+        "HEADWAY_SEED": str(facts.seed),
+        "HEADWAY_ADVERTISE_ADDR": settings.address(group),
+    }
+    if facts.steps is not None:
+        own["HEADWAY_STEPS"] = str(facts.steps)
+    return {**base_environment(inherited), **own, **settings.env}
+
+
+def base_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """What every process of the cluster gets.
+
+    One thread per rank: several ranks share this machine's cores.
+    """
+    kept = {name: value for name, value in inherited.items() if not _FOREIGN.fullmatch(name)}
+    kept.pop(MARK_VARIABLE, None)
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def _launcher(launcher: Launcher | tuple[str, ...]) -> list[str]:
+    if launcher is Launcher.HEADWAY:
+        return [sys.executable, "-m", "replica.launch"]
+    if launcher is Launcher.TORCHRUN:
+        # --standalone lets torchrun's own store choose a free port.
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return list(launcher)
+
+
+def _program(settings: ClusterSettings, group: int, lighthouse: str) -> list[str]:
+    if settings.script is not None:
+        return [str(settings.script), *settings.args]
+    facts = settings.facts
+    words = ["-m", "train", str(settings.config or DEFAULT_CONFIG)]
+    words += ["--replica-group-id", str(group), "--lighthouse-addr", lighthouse]
+    words += ["--job", facts.job, "--out", str(settings.out), "--mode", facts.mode]
+    words += ["--advertise-addr", settings.address(group)]
+    if facts.steps is not None:
+        words += ["--steps", str(facts.steps)]
+    for key, value in {**settings.overrides, "job.seed": str(facts.seed)}.items():
+        words += [f"--{key}", value]
+    return [*words, *settings.args]
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{name} is {value}: it must be at least {least}.")

@@ -1,0 +1,212 @@
+"""The figures of a report, each from a run's evidence: pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from statistics import fmean, median
+from typing import Any
+
+from replica.ledger import EventKind, LedgerLine, Outcome
+from train.evidence import Event, Evidence
+from train.history import (
+    commits,
+    commits_by_attempt,
+    commits_by_step,
+    is_death,
+    is_exact,
+    quorum,
+    repeats,
+    rounds_by_attempt,
+)
+from train.violations import Violation, ViolationKind
+
+LOST = (ViolationKind.SAMPLE_LOST, ViolationKind.INPUT_CHANGED)
+REPEATED = (ViolationKind.SAMPLE_REPEATED, ViolationKind.INPUT_REPEATED)
+
+
+def count(violations: Iterable[Violation], *kinds: ViolationKind) -> int:
+    """How many of the violations are of these kinds."""
+    return sum(violation.kind in kinds for violation in violations)
+
+
+def quantiles(values: Sequence[float], *names: str) -> dict[str, float | None]:
+    """`p50`, `p99` (nearest rank) and `max` of the values, as named; None where there is no value."""
+    ordered = sorted(values)
+    if not ordered:
+        return dict.fromkeys(names)
+    known = {"p50": median(ordered), "p99": ordered[ceil(0.99 * len(ordered)) - 1], "max": ordered[-1]}
+    return {name: round(known[name], 4) for name in names}
+
+
+def wall_s(evidence: Evidence) -> float:
+    """Seconds from the first thing written down to the last."""
+    times = [event.t for event in evidence.events] + [line.t for line in evidence.lines]
+    return max(times) - min(times) if times else 0.0
+
+
+def group_count(evidence: Evidence) -> int:
+    """Groups of the job: as it says, else those that left a ledger."""
+    return evidence.job.groups if evidence.job is not None else len(evidence.ledgers)
+
+
+def steps_discarded(evidence: Evidence) -> int:
+    """Attempts whose finished rounds were thrown away, and that no group committed."""
+    committed = commits_by_attempt(evidence)
+    discarded = {
+        (line.step, quorum(line))
+        for line in evidence.lines
+        if line.outcome is Outcome.DISCARDED and line.quorum_id is not None and line.rounds
+    }
+    return sum(attempt not in committed for attempt in discarded)
+
+
+def steps_replayed(evidence: Evidence) -> int:
+    """Commits of a step that the group itself in one life, or a group alive, had committed before."""
+    again = sum(not repeat.excused for repeat in repeats(evidence))
+    for lines in evidence.ledgers.values():
+        seen: set[tuple[str, int, int]] = set()
+        for line in commits(lines):
+            again += (line.incarnation, line.step, quorum(line)) in seen
+            seen.add((line.incarnation, line.step, quorum(line)))
+    return again
+
+
+def steps_recommitted(evidence: Evidence) -> int:
+    """Steps computed again since only groups that died had them; in exact mode that leaves no trace."""
+    if is_exact(evidence):
+        return 0
+    return len({repeat.step for repeat in repeats(evidence) if repeat.excused})
+
+
+def rounds_recomputed(evidence: Evidence) -> int:
+    """Rounds of committed steps that were computed in one attempt more, each time counted."""
+    committed = commits_by_step(evidence)
+    attempts: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for (step, quorum_id), dones in rounds_by_attempt(evidence).items():
+        for done in dones:
+            if step in committed:
+                attempts[step, done.round].add(quorum_id)
+    return sum(len(quorum_ids) - 1 for quorum_ids in attempts.values())
+
+
+def last_commits(evidence: Evidence) -> list[LedgerLine]:
+    """One committed line for each step, of its last quorum, steps rising."""
+    return [lines[-1] for _, lines in sorted(commits_by_step(evidence).items())]
+
+
+def final_digest(evidence: Evidence) -> str | None:
+    """The digest after the last committed step, None where no group computed it."""
+    lines = list(commits_by_step(evidence).values())
+    digests = [line.digest for line in lines[-1] if line.digest is not None] if lines else []
+    return digests[-1] if digests else None
+
+
+def survivor_stalls_s(evidence: Evidence) -> list[float]:
+    """For each kill of a group: seconds to the next commit of another one, less a typical step.
+
+    Kills after which no other group committed any more are left out.
+    """
+    done = commits(evidence.lines)
+    typical = median(line.seconds.total for line in done) if done else 0.0
+    waits = []
+    for kill in evidence.deaths:
+        later = [line.t - kill.t for line in done if line.group != kill.group and line.t > kill.t]
+        if later:
+            waits.append(max(0.0, min(later) - typical))
+    return waits
+
+
+def rejoins_s(evidence: Evidence) -> list[float]:
+    """For each kill of a group: seconds to its next commit in a new life, where there was one."""
+    waits = []
+    for kill in evidence.deaths:
+        lines = evidence.ledgers.get(kill.group, ()) if kill.group is not None else ()
+        earlier = _lives_before(evidence, kill)
+        back = [
+            line.t - kill.t for line in commits(lines) if line.t > kill.t and line.incarnation not in earlier
+        ]
+        if back:
+            waits.append(min(back))
+    return waits
+
+
+def _lives_before(evidence: Evidence, kill: Event) -> set[str | None]:
+    """The lives of the group that was killed that had shown themselves by then."""
+    return {event.incarnation for event in evidence.events if event.group == kill.group and event.t <= kill.t}
+
+
+def heals(evidence: Evidence) -> list[tuple[float, float]]:
+    """(seconds, bytes) of each heal of a group: its slowest rank, all its ranks' bytes."""
+    by_life: dict[tuple[int | None, str | None, int | None], list[Event]] = defaultdict(list)
+    for event in evidence.of(EventKind.HEAL):
+        by_life[event.group, event.incarnation, event.integer("step")].append(event)
+    return [
+        (max(event.number("seconds") for event in events), sum(event.number("bytes") for event in events))
+        for events in by_life.values()
+    ]
+
+
+def heal_mb_per_s(evidence: Evidence) -> float | None:
+    """Median over heals of the group's megabytes (10^6 bytes) per second."""
+    rates = [size / 1e6 / seconds for seconds, size in heals(evidence) if seconds > 0]
+    return round(median(rates), 3) if rates else None
+
+
+def breadth_mean(evidence: Evidence) -> float | None:
+    """Mean share of the groups alive that took part, over committed attempts.
+
+    A group is alive from the first sign of a life of it to its death. It takes part when it is in
+    the quorum.
+    """
+    events = sorted(evidence.events, key=lambda event: event.t)
+    alive: set[int] = set()
+    shares: list[float] = []
+    index = 0
+    attempts = [lines[0] for lines in commits_by_attempt(evidence).values()]
+    for line in sorted(attempts, key=lambda line: line.t):
+        while index < len(events) and events[index].t <= line.t:
+            _live_or_die(alive, events[index])
+            index += 1
+        present = set(line.participants)
+        shares.append(len(present) / max(1, len(present | alive)))
+    return round(fmean(shares), 4) if shares else None
+
+
+def _live_or_die(alive: set[int], event: Event) -> None:
+    if event.group is None:
+        return
+    if is_death(event):
+        alive.discard(event.group)
+    elif event.kind is EventKind.GROUP_STARTED:
+        alive.add(event.group)
+
+
+def goodput(evidence: Evidence) -> dict[str, Any]:
+    """The share of all groups' time that went into committed steps, and where the rest went.
+
+    `lost_s_by_cause` is in seconds summed over groups; with the productive seconds it makes up
+    wall_s times the number of groups. `absent` is time outside any attempt: starting, dead, done.
+    """
+    whole_s = wall_s(evidence) * group_count(evidence)
+    good_s = sum(_productive_s(line) for line in commits(evidence.lines))
+    lost: dict[str, float] = defaultdict(float)
+    for line in evidence.lines:
+        for cause, seconds in _lost_s(line).items():
+            lost[cause] += seconds
+    lost["absent"] = max(0.0, whole_s - sum(line.seconds.total for line in evidence.lines))
+    ratio = round(good_s / whole_s, 4) if whole_s > 0 else None
+    return {"ratio": ratio, "lost_s_by_cause": {cause: round(value, 3) for cause, value in lost.items()}}
+
+
+def _productive_s(line: LedgerLine) -> float:
+    return line.seconds.compute + line.seconds.reduce + line.seconds.commit
+
+
+def _lost_s(line: LedgerLine) -> Mapping[str, float]:
+    """Seconds of an attempt that brought training no further, by cause."""
+    seconds = line.seconds
+    if line.outcome is not Outcome.COMMITTED:
+        return {line.outcome.value: seconds.total}
+    named = {"quorum": seconds.quorum, "heal": seconds.heal, "vote": seconds.vote}
+    other = seconds.total - _productive_s(line) - sum(named.values())
+    return {**named, "other": max(0.0, other)}

@@ -1,0 +1,155 @@
+"""What a run's evidence amounts to: commits, repeats, lives of groups; pure, and no judgement."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from replica.ledger import EventKind, KillTarget, LedgerLine, Outcome
+from train.evidence import Event, Evidence, RoundDone
+
+Attempt = tuple[int, int]  # step, quorum id
+Life = tuple[int, str]  # group, incarnation
+Place = tuple[int, int]  # step, round
+
+# An absent quorum id sorts below every true one.
+NO_QUORUM = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """A step that was committed again under a later quorum.
+
+    `takers` are the lives that had taken the step before and were there to see it again; `deeper`
+    that a later step had been committed by then. With neither, only groups that died had the step
+    and it was their newest: computing it again takes nothing back.
+    """
+
+    step: int
+    quorum_id: int
+    takers: tuple[Life, ...]
+    deeper: bool
+    restored: bool
+
+    @property
+    def excused(self) -> bool:
+        """Whether the step was computed again without anybody living losing it."""
+        return not self.takers and (self.restored or not self.deeper)
+
+
+def commits(lines: Iterable[LedgerLine]) -> list[LedgerLine]:
+    """The committed lines, in the order given."""
+    return [line for line in lines if line.outcome is Outcome.COMMITTED]
+
+
+def commits_by_step(evidence: Evidence) -> Mapping[int, list[LedgerLine]]:
+    """The committed lines of each step, steps rising, lines by quorum id and group."""
+    found: dict[int, list[LedgerLine]] = defaultdict(list)
+    for line in sorted(commits(evidence.lines), key=lambda line: (line.step, quorum(line), line.group)):
+        found[line.step].append(line)
+    return found
+
+
+def commits_by_attempt(evidence: Evidence) -> Mapping[Attempt, list[LedgerLine]]:
+    """The committed lines of each attempt, by step and quorum id."""
+    found: dict[Attempt, list[LedgerLine]] = defaultdict(list)
+    for step, lines in commits_by_step(evidence).items():
+        for line in lines:
+            found[step, quorum(line)].append(line)
+    return found
+
+
+def quorum(line: LedgerLine) -> int:
+    """The quorum id of a line, NO_QUORUM where it had none."""
+    return NO_QUORUM if line.quorum_id is None else line.quorum_id
+
+
+def repeats(evidence: Evidence) -> list[Repeat]:
+    """Every time that a step was committed again under a later quorum id, steps rising."""
+    again = [
+        (step, quorum_id)
+        for step, lines in commits_by_step(evidence).items()
+        for quorum_id in sorted({quorum(line) for line in lines})[1:]
+    ]
+    return [_repeat(evidence, step, quorum_id) for step, quorum_id in again]
+
+
+def _repeat(evidence: Evidence, step: int, quorum_id: int) -> Repeat:
+    before = [line for line in evidence.lines if quorum(line) < quorum_id]
+    had_it = {life(line) for line in before if line.step > step or _committed(line, step)}
+    living = {life(line) for line in evidence.lines if quorum(line) >= quorum_id}
+    reads = evidence.of(EventKind.BACKSTOP_READ)
+    return Repeat(
+        step=step,
+        quorum_id=quorum_id,
+        takers=tuple(sorted(had_it & living)),
+        deeper=any(line.step > step for line in commits(before)),
+        restored=any((read.integer("step") or 0) <= step for read in reads),
+    )
+
+
+def _committed(line: LedgerLine, step: int) -> bool:
+    return line.outcome is Outcome.COMMITTED and line.step == step
+
+
+def life(line: LedgerLine | RoundDone) -> Life:
+    """Which life of which group wrote this."""
+    return line.group, line.incarnation
+
+
+def lives(evidence: Evidence) -> list[tuple[int, Life]]:
+    """The first sign of each life, as (index of the event, life); lives without an event come last."""
+    first: dict[Life, int] = {}
+    for index, event in enumerate(evidence.events):
+        if event.group is not None and event.incarnation is not None:
+            first.setdefault((event.group, event.incarnation), index)
+    for line in evidence.lines:
+        first.setdefault(life(line), len(evidence.events))
+    return sorted((index, one) for one, index in first.items())
+
+
+def rounds_by_attempt(evidence: Evidence) -> Mapping[Attempt, list[RoundDone]]:
+    """The finished rounds of each attempt, by step and quorum id."""
+    found: dict[Attempt, list[RoundDone]] = defaultdict(list)
+    for done in evidence.rounds_done:
+        found[done.step, done.quorum_id].append(done)
+    return found
+
+
+def input_hashes(evidence: Evidence) -> Mapping[Place, set[str]]:
+    """Hashes of the inputs that were fed, by (step, round), whatever became of them.
+
+    Runs of one seed are fed the same, with any number of groups.
+    """
+    found: dict[Place, set[str]] = defaultdict(set)
+    for done in evidence.rounds_done:
+        if done.input_xxh64 is not None:
+            found[done.step, done.round].add(done.input_xxh64)
+    return found
+
+
+def rounds_per_step(evidence: Evidence) -> int:
+    """T: as the job or its groups say, else one more than the highest round that was committed."""
+    told = [event.integer("rounds") for event in evidence.of(EventKind.JOB_STARTED, EventKind.GROUP_STARTED)]
+    numbers = (number for line in commits(evidence.lines) for number, _ in line.rounds)
+    return next((rounds for rounds in told if rounds is not None), max(numbers, default=-1) + 1)
+
+
+def is_exact(evidence: Evidence) -> bool:
+    """Whether the run promised bits that do not depend on who was alive."""
+    if evidence.job is not None:
+        return evidence.job.mode == "exact"
+    started = evidence.of(EventKind.GROUP_STARTED)
+    return bool(started) and all(event.values.get("mode") == "exact" for event in started)
+
+
+def is_death(event: Event) -> bool:
+    """Whether the event says that a life of its group ended, or was made to end."""
+    if event.kind is EventKind.KILL:
+        return bool(event.values["target"] != KillTarget.LIGHTHOUSE)
+    return event.kind in (EventKind.GROUP_EXITED, EventKind.FINISHED)
+
+
+def group_numbers(value: object) -> list[int]:
+    """The groups that a field of an event names: one number, or a list of them."""
+    named = value if isinstance(value, list | tuple) else [value]
+    return [group for group in named if isinstance(group, int)]

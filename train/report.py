@@ -1,0 +1,176 @@
+"""What a run amounted to: report.json for programs, a short report for people.
+
+    python -m train.report DIR...
+
+prints it for each run. The exit code is 0 if no promise was broken, 1 if one was, 4 for bad input.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from replica.errors import ExitCode, UserError
+from replica.ledger import EventKind
+from train import figures
+from train.checker import check
+from train.evidence import Evidence, read_evidence
+from train.violations import Violation, ViolationKind
+
+VIOLATED = 1
+SHOWN_PER_KIND = 3
+
+
+def build_report(evidence: Evidence) -> dict[str, Any]:
+    """The report of a run as a JSON object. Times are in seconds, samples are counted in rounds.
+
+    A figure that the evidence cannot give is None. `violations` lists every broken promise.
+    """
+    violations = check(evidence)
+    steps = figures.last_commits(evidence)
+    heals = figures.heals(evidence)
+    return {
+        "steps_committed": len(steps),
+        "kills": len(evidence.of(EventKind.KILL)),
+        "steps_discarded": figures.steps_discarded(evidence),
+        "steps_replayed": figures.steps_replayed(evidence),
+        "steps_recommitted": figures.steps_recommitted(evidence),
+        "rounds_recomputed": figures.rounds_recomputed(evidence),
+        "samples_lost": figures.count(violations, *figures.LOST),
+        "samples_repeated": figures.count(violations, *figures.REPEATED),
+        "digests_agree": _digests_agree(evidence, violations),
+        "final_digest": figures.final_digest(evidence),
+        "first_loss": steps[0].loss if steps else None,
+        "final_loss": steps[-1].loss if steps else None,
+        "survivor_stall_s": figures.quantiles(figures.survivor_stalls_s(evidence), "p50", "p99", "max"),
+        "rejoin_s": figures.quantiles(figures.rejoins_s(evidence), "p50", "max"),
+        "heals": len(heals),
+        "heal_s": figures.quantiles([seconds for seconds, _ in heals], "p50", "max"),
+        "heal_mb_per_s": figures.heal_mb_per_s(evidence),
+        "breadth_mean": figures.breadth_mean(evidence),
+        "goodput": figures.goodput(evidence),
+        "backstop_saves": len(evidence.of(EventKind.SAVE)),
+        "backstop_reads": len(evidence.of(EventKind.BACKSTOP_READ)),
+        "wall_s": round(figures.wall_s(evidence), 3),
+        "versions": _versions(),
+        "violations": [asdict(violation) for violation in violations],
+        "out": str(evidence.out),
+    }
+
+
+def write_report(out: Path) -> dict[str, Any]:
+    """Judge the run in folder `out` and write `out/report.json`, whole or not at all; returns it.
+
+    Raises UserError where there is no run, OSError where the file cannot be written.
+    """
+    report = build_report(read_evidence(out))
+    unfinished = out / f".report.json.{os.getpid()}"
+    unfinished.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    unfinished.replace(out / "report.json")
+    return report
+
+
+def format_report(report: dict[str, Any]) -> str:
+    """The short report for people: a figure a line, then every kind of broken promise."""
+    rows = [
+        ("steps committed", f"{report['steps_committed']} in {report['wall_s']:.0f} s"),
+        ("kills survived", f"{report['kills']}"),
+        ("steps replayed", f"{report['steps_replayed']}"),
+        (
+            "steps discarded",
+            f"{report['steps_discarded']}, rounds computed again {report['rounds_recomputed']}",
+        ),
+        ("samples", f"{report['samples_lost']} lost, {report['samples_repeated']} repeated"),
+        ("state of all groups", _agreement(report["digests_agree"])),
+        ("loss", f"first {_figure(report['first_loss'])}, final {_figure(report['final_loss'])}"),
+        ("survivors stalled", _spread(report["survivor_stall_s"])),
+        ("killed group back in", _spread(report["rejoin_s"])),
+        ("heals from peers", _heals(report)),
+        ("checkpoint reads", f"{report['backstop_reads']}"),
+        ("files", report["out"]),
+    ]
+    if report["steps_recommitted"]:
+        rows.insert(3, ("steps recommitted", f"{report['steps_recommitted']}"))
+    lines = [f"{name:<21} {value}" for name, value in rows]
+    return "\n".join([*lines, *_violation_lines(report["violations"])])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the report of each run named, and write its report.json; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m train.report", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("out", nargs="+", type=Path, metavar="DIR", help="the --out folder of a run")
+    try:
+        reports = [write_report(out) for out in parser.parse_args(argv).out]
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return ExitCode.DO_NOT_RESTART
+    except OSError as error:
+        print(f"error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        return ExitCode.DO_NOT_RESTART
+    print("\n\n".join(format_report(report) for report in reports))
+    return VIOLATED if any(report["violations"] for report in reports) else 0
+
+
+def _digests_agree(evidence: Evidence, violations: Sequence[Violation]) -> bool | None:
+    """None where no digest was computed, so that nothing was compared."""
+    if all(line.digest is None for line in evidence.lines):
+        return None
+    return figures.count(violations, ViolationKind.DIGEST_MISMATCH) == 0
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("headway", "torch", "torchft"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _agreement(agree: bool | None) -> str:
+    if agree is None:
+        return "not compared: no digests"
+    return "equal, bit for bit, after every step that both committed" if agree else "NOT EQUAL"
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
+
+
+def _spread(spread: dict[str, float | None]) -> str:
+    known = [f"{name} {value:.2f} s" for name, value in spread.items() if value is not None]
+    return ", ".join(known) or "none"
+
+
+def _heals(report: dict[str, Any]) -> str:
+    if not report["heals"]:
+        return "0"
+    rate = report["heal_mb_per_s"]
+    speed = "" if rate is None else f", {rate:.1f} MB/s"
+    return f"{report['heals']} ({_spread(report['heal_s'])}{speed})"
+
+
+def _violation_lines(violations: Sequence[dict[str, Any]]) -> list[str]:
+    """One line that says how many there are, then the first few of each kind."""
+    if not violations:
+        return ["no broken promise"]
+    lines = [f"BROKEN PROMISES: {len(violations)}"]
+    for kind, found in groupby(sorted(violations, key=lambda one: str(one["kind"])), lambda one: one["kind"]):
+        same = list(found)
+        lines += [f"  {kind}: {one['text']}" for one in same[:SHOWN_PER_KIND]]
+        if len(same) > SHOWN_PER_KIND:
+            lines.append(f"  {kind}: {len(same) - SHOWN_PER_KIND} more in report.json")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
