@@ -8,6 +8,8 @@ from typing import NoReturn
 
 from lighthouse.address import HostPort, parse_host_port
 
+DEFAULT_BIND = HostPort(host="::", port=29510)
+DEFAULT_HTTP_BIND = HostPort(host="::", port=29511)
 _MAX_TIMEOUT_MS = 24 * 3600 * 1000
 
 
@@ -24,8 +26,8 @@ class LighthouseConfig:
     two that conflict.
     """
 
-    bind: HostPort = HostPort(host="::", port=29510)
-    http_bind: HostPort | None = HostPort(host="::", port=29511)
+    bind: HostPort = DEFAULT_BIND
+    http_bind: HostPort | None = DEFAULT_HTTP_BIND
     min_replicas: int = 1
     expected_groups: int = 0
     join_timeout_ms: int = 60_000

@@ -35,7 +35,7 @@ MAX_JOBS = 256
 _log: Any = structlog.get_logger("lighthouse")
 
 
-class JobAlive(Exception):
+class JobAliveError(Exception):
     """A job cannot be forgotten while groups of it live. Its text is one sentence."""
 
 
@@ -128,23 +128,23 @@ class Coordinator:
     def forget(self, job: str) -> bool:
         """Drop everything known of a job; whether there was anything.
 
-        Raises JobAlive while a group of it lives, StoreError if the disk refuses.
+        Raises JobAliveError while a group of it lives, StoreError if the disk refuses.
         """
         machine = self._machines.get(job)
-        if machine is not None and machine.has_living(self._clock.now_s()):
-            raise JobAlive(f"groups of {job} are alive: stop them before the job is forgotten")
+        if machine is not None and machine.is_busy(self._clock.now_s()):
+            raise JobAliveError(f"groups of {job} are alive: stop them before the job is forgotten")
         known = machine is not None or job in self._records
         self._store.forget(job)
         self._records.pop(job, None)
         self._machines.pop(job, None)
         return known
 
-    def hang_up(self) -> int:
-        """End all waiting calls with cancellation, as the server goes down. Returns their number."""
-        calls = [call for call in self._calls.values() if not call.done()]
-        for call in calls:
-            call.cancel()
-        return len(calls)
+    def hang_up(self) -> None:
+        """End all waiting calls and open streams, as the server goes down."""
+        for call in list(self._calls):
+            self._end_call(call, Refusal.GOING_DOWN)
+        for stream in list(self._streams):
+            self._end_stream(stream, Refusal.GOING_DOWN)
 
     # Jobs.
 

@@ -18,6 +18,7 @@ from lighthouse.model import (
     ReplicaId,
     StartMode,
     Welcome,
+    label,
     parse_replica_id,
 )
 from lighthouse.quorum import Ask, Ready, Reason, Rules, Situation, Waiting, decide, sentence
@@ -83,14 +84,18 @@ class JobMachine:
         """Whether this incarnation is in the last quorum."""
         return self._last.get(slot.id.key) == slot.id.text
 
-    def has_living(self, now_s: float) -> bool:
-        """Whether any replica lives."""
-        return bool(self.table.roll.living(now_s))
+    def member_labels(self) -> list[str]:
+        """The members of the last quorum, in the order of their ids, as people call them."""
+        return [label(key) for key in self._last]
+
+    def is_busy(self, now_s: float) -> bool:
+        """Whether any replica lives or holds a call or a stream open."""
+        holds = any(slot.stream is not None or slot.calls for slot in self.table.slots.values())
+        return holds or bool(self.table.roll.living(now_s))
 
     def is_idle(self, now_s: float) -> bool:
         """Whether nothing but the record would be lost with this machine."""
-        busy = any(slot.stream is not None or slot.calls for slot in self.table.slots.values())
-        return not busy and not self.has_living(now_s) and self._durable == self._record
+        return not self.is_busy(now_s) and self._durable == self._record
 
     # Events.
 

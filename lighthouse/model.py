@@ -45,6 +45,7 @@ class Refusal(StrEnum):
     TABLE_FULL = "table_full"
     TOO_MANY_JOBS = "too_many_jobs"
     TOO_MANY_CALLS = "too_many_calls"
+    GOING_DOWN = "going_down"
 
 
 def is_job_name(name: str) -> bool:

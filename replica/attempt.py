@@ -96,10 +96,10 @@ class Attempt:
         `inputs` is what was fed, any dtype; its hash is recorded, so that a checker can prove that
         no sample was lost or repeated.
         """
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._loss = float(loss.detach())
         if inputs is not None:
-            self._input_hash = xxhash.xxh64_intdigest(inputs.detach().cpu().contiguous().numpy())
+            self._input_hash = xxhash.xxh64_intdigest(inputs.detach().cpu().contiguous().numpy().tobytes())
 
     def _end_round(self, round_index: int) -> None:
         """Take the round into the sum; the ranks of the group meet here."""

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
@@ -39,13 +40,14 @@ class Ranks:
         limit = timedelta(seconds=timeout_s)
         # The env:// rendezvous prefixes its keys by torchrun's restart count, so that a group
         # restarted in place does not read what its dead attempt left in the agent's store.
-        self._store, self.rank, self.world_size = next(rendezvous("env://", timeout=limit))
+        self._store, rank, world_size = next(rendezvous("env://", timeout=limit))
+        self.rank, self.world_size = int(rank), int(world_size)
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
         dist.init_process_group(
             backend, store=self._store, rank=self.rank, world_size=self.world_size, timeout=limit
         )
         self.mesh: DeviceMesh = init_device_mesh(device_type, (self.world_size,))
-        self._own_store: dist.TCPStore | None = None
+        self._own_store: TCPStore | None = None
 
     def open_store(self, host: str) -> StoreAddress:
         """Start this incarnation's own store on rank 0 and tell all ranks where it is.
@@ -54,7 +56,7 @@ class Ranks:
         often one that only this host understands.
         """
         if self.rank == 0:
-            self._own_store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+            self._own_store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
             self._store.set(STORE_KEY, f"{host} {self._own_store.port}")
         host, port = self._store.get(STORE_KEY).decode().split()
         return StoreAddress(host=host, port=int(port))
@@ -84,7 +86,7 @@ class Ranks:
         gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
         with sibling_death_ends_the_group():
             dist.all_gather(gathered, mine)
-        return sum(float(row) for row in gathered) / self.world_size
+        return sum((float(row) for row in gathered), 0.0) / self.world_size
 
     def close(self) -> None:
         """Leave the group's process group. Other ranks may still be in it."""

@@ -28,7 +28,7 @@ class Recorder:
         if out is None:
             return
         try:
-            source = {"group": group, "rank": rank, "incarnation": incarnation}
+            source: dict[str, Any] = {"group": group, "rank": rank, "incarnation": incarnation}
             self._events = self._files.enter_context(EventLog(out, **source))
             if rank == 0:
                 self._ledger = self._files.enter_context(Ledger(out, group, incarnation))

@@ -122,12 +122,12 @@ class TrainingState:
         for entry in self._entries.values():
             hasher.update(entry.label)
             if not entry.sharded:
-                hasher.update(_bytes_of(entry.local).numpy())
+                hasher.update(_buffer(_bytes_of(entry.local)))
                 continue
             # Dimension 0 is cut into consecutive blocks: joining the ranks' bytes gives the whole.
             for rank, part in enumerate(parts):
                 size = _shard_bytes(entry, rank, group_world_size)
-                hasher.update(part[offsets[rank] : offsets[rank] + size].numpy())
+                hasher.update(_buffer(part[offsets[rank] : offsets[rank] + size]))
                 offsets[rank] += size
         return hasher.hexdigest()
 
@@ -148,6 +148,11 @@ class TrainingState:
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _buffer(flat: torch.Tensor) -> memoryview:
+    """The memory of a contiguous uint8 tensor on the CPU, not copied."""
+    return memoryview(flat.numpy())  # type: ignore[arg-type]
 
 
 def _shard_bytes(entry: Entry, rank: int, world_size: int) -> int:

@@ -22,6 +22,7 @@ from train.commands import ClusterSettings, Launcher, LighthouseKind
 from train.errors import ClusterError
 from train.follow import LineFollower
 from train.job_facts import read_job
+from train.report import write_report
 from train.snapshot import Snapshot
 from train.supervisor import Supervisor
 
@@ -176,8 +177,6 @@ class LocalCluster:
 
     def report(self) -> dict[str, Any]:
         """Judges the ledgers and events written so far, and writes report.json into the folder."""
-        from train.report import write_report
-
         return write_report(self.out)
 
     def step(self, group: int | None = None) -> int:

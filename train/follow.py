@@ -1,5 +1,6 @@
 """Follows ledgers and events while other processes write them."""
 
+import itertools
 import json
 import statistics
 from collections import deque
@@ -61,7 +62,7 @@ class GroupProgress:
         """Median seconds from one commit to the next, over the last ten; None before the second."""
         if len(self._recent) < 2:
             return None
-        pairs = zip(self._recent, list(self._recent)[1:], strict=False)
+        pairs = itertools.pairwise(self._recent)
         gaps = [after_t - before_t for (before, before_t), (after, after_t) in pairs if after == before + 1]
         return statistics.median(gaps) if gaps else None
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from replica.errors import ExitCode, UserError
 from train.chaos import Chaos, parse_kill_at
@@ -25,6 +25,7 @@ from train.cluster import LocalCluster
 from train.commands import LighthouseKind
 from train.config import parse_overrides
 from train.errors import ClusterError
+from train.report import format_report
 from train.view import View, open_view
 
 __all__ = ["ClusterError", "LocalCluster", "main"]
@@ -177,7 +178,7 @@ def _run(cluster: LocalCluster, chaos: Chaos, kill_rank: int | None, caught: _Ca
             return 128 + caught.number
         print(f"error: {error}\nFiles are in {cluster.out}", file=sys.stderr)
         return error.exit_code
-    print(_format(report), flush=True)
+    print(format_report(report), flush=True)
     return _FAILED if report["violations"] else ExitCode.FINISHED
 
 
@@ -199,12 +200,6 @@ def _watch(cluster: LocalCluster, chaos: Chaos, kill_rank: int | None, view: Vie
             raise ClusterError(f"no group has committed a step for {_STALL_S:g} s.\n{cluster.log_tails()}")
         time.sleep(_LOOK_S)
     view.update(cluster.snapshot(), math.inf)
-
-
-def _format(report: dict[str, Any]) -> str:
-    from train.report import format_report
-
-    return format_report(report)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ What is shown is a pure function of a snapshot. The two views only decide when t
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -78,7 +78,10 @@ def table(snapshot: Snapshot) -> RenderableType:
         state = Text(group.state.value, style=_STYLES[group.state])
         rows.add_row(str(group.group), state, str(group.step), _age_text(group))
     bar = ProgressBar(total=float(snapshot.steps or 1), completed=float(snapshot.step), width=60)
-    return Group(Text(_headline(snapshot), style="bold"), bar, rows)
+    whole = Table.grid()
+    for part in (Text(_headline(snapshot), style="bold"), bar, rows):
+        whole.add_row(part)
+    return whole
 
 
 class LineView:

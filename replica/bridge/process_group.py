@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import ProcessGroupGloo
+from torch._C import _distributed_c10d as c10d
 from torchft.process_group import ProcessGroup, create_store_client
 
 
@@ -68,7 +67,7 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         self._advertise_addr = advertise_addr
         self._configure_timeout_s = configure_timeout_s
         self._collective_timeout_s = collective_timeout_s
-        self._gloo: ProcessGroupGloo | None = None
+        self._gloo: Any = None
         self._graveyard = Graveyard()
         self._usable = False
         self.peers: tuple[Peer, ...] = ()
@@ -100,9 +99,9 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         if abandoned is not None:
             self._graveyard.bury(abandoned)
 
-    def _build(self, store_addr: str, rank: int, world_size: int) -> ProcessGroupGloo:
+    def _build(self, store_addr: str, rank: int, world_size: int) -> Any:
         """Connect to all members; the thread that does it is left behind when it takes too long."""
-        outcome: queue.SimpleQueue[ProcessGroupGloo | Exception] = queue.SimpleQueue()
+        outcome: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
         def connect() -> None:
             try:
@@ -121,13 +120,14 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
             raise result
         return result
 
-    def _connect(self, store_addr: str, rank: int, world_size: int) -> ProcessGroupGloo:
+    def _connect(self, store_addr: str, rank: int, world_size: int) -> Any:
         limit = timedelta(seconds=self._configure_timeout_s)
         store = create_store_client(store_addr, timeout=limit)
-        options = ProcessGroupGloo._Options()
-        options._devices = [ProcessGroupGloo.create_device(hostname=self._advertise_addr)]
+        gloo_class: Any = c10d.ProcessGroupGloo
+        options = gloo_class._Options()
+        options._devices = [gloo_class.create_device(hostname=self._advertise_addr)]
         options._timeout = limit
-        gloo = ProcessGroupGloo(store, rank, world_size, options)
+        gloo = gloo_class(store, rank, world_size, options)
         gloo._set_default_timeout(timedelta(seconds=self._collective_timeout_s))
         return gloo
 
@@ -154,8 +154,8 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
             raise RuntimeError("the process group across groups is not configured")
         if self._gloo is None:
             return
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.SUM
+        options = c10d.AllreduceOptions()
+        options.reduceOp = c10d.ReduceOp(c10d.ReduceOp.SUM)
         self._finish(self._gloo.allreduce([tensor], options), [tensor], self._collective_timeout_s)
 
     def _finish(self, work: Any, buffers: list[object], timeout_s: float) -> None:

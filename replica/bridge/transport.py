@@ -46,6 +46,7 @@ class HealTransport(HTTPTransport[Any]):  # type: ignore[misc]
     def __init__(self, *, timeout_s: float, advertise_addr: str, on_sent: Callable[[Sent], None]) -> None:
         self._advertise_addr = advertise_addr
         self._staged_at_s = 0.0
+        self._state_dict: Any = None
         self.received: Received | None = None
         super().__init__(timeout=timedelta(seconds=timeout_s), num_chunks=0)
         self._server.RequestHandlerClass = _counting(self._server.RequestHandlerClass, on_sent)
@@ -113,7 +114,8 @@ def _counting(handler: Any, on_sent: Callable[[Sent], None]) -> Any:
             super().send_response(code, message)
 
         def do_GET(self) -> None:  # noqa: N802, http.server's name
-            writer = self.wfile = _CountingWriter(self.wfile)
+            writer = _CountingWriter(self.wfile)
+            self.wfile: Any = writer
             started = time.monotonic()
             super().do_GET()
             if self.last_code == HTTPStatus.OK and not writer.failed:

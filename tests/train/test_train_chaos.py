@@ -1,6 +1,6 @@
 """The kill schedule: reproducible, fair, and never against the last group that has the state."""
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 from hypothesis import given
@@ -80,7 +80,7 @@ def run(chaos: Chaos, until_s: float, snapshot: Snapshot) -> list[tuple[float, i
 @given(st.integers(0, 1000))
 def test_a_storm_keeps_its_pace_and_hits_all(seed: int) -> None:
     kills = run(Chaos(seed=seed, groups=3, every_s=15.0), 300.0, seen(T, T, T))
-    gaps = [after - before for (before, _), (after, _) in zip(kills, kills[1:], strict=False)]
+    gaps = [after - before for (before, _), (after, _) in pairwise(kills)]
     assert all(7.4 <= gap <= 23.7 for gap in gaps)
     assert {group for _, group in kills} == {0, 1, 2}
     assert 13 <= len(kills) <= 30

@@ -45,12 +45,12 @@ def test_line_before_the_first_step() -> None:
 
 def test_table() -> None:
     text = [row.split() for row in drawn(SEEN).splitlines()]
-    assert text[0] == "step 84/200 loss 2.913 1.62 steps/s kills 2".split()
-    assert text[2] == "group state step last seen".split()
+    assert text[0] == ["step", "84/200", "loss", "2.913", "1.62", "steps/s", "kills", "2"]
+    assert text[2] == ["group", "state", "step", "last", "seen"]
     assert text[3:] == [
-        "0 training 84 0.2 s ago".split(),
-        "1 healing 70 3.0 s ago".split(),
-        "2 dead 80 1.2 s ago".split(),
+        ["0", "training", "84", "0.2", "s", "ago"],
+        ["1", "healing", "70", "3.0", "s", "ago"],
+        ["2", "dead", "80", "1.2", "s", "ago"],
     ]
 
 
