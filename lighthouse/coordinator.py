@@ -87,7 +87,8 @@ class Coordinator:
         if isinstance(machine, Refusal):
             return machine
         call = next(self._numbers)
-        future = self._calls[call] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[bytes | Refusal] = asyncio.get_running_loop().create_future()
+        self._calls[call] = future
         try:
             self._carry_out(machine, machine.ask(member, call, self._clock.now_s()))
             return await future

@@ -98,7 +98,8 @@ def number(name: str, text: str) -> int:
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, object]:
     """The GroupConfig fields that environment variables set.
 
-    Reads REPLICA_GROUP_ID, TORCHFT_LIGHTHOUSE and HEADWAY_{JOB,OUT,STEPS,SEED,ADVERTISE_ADDR}.
+    Reads REPLICA_GROUP_ID, TORCHFT_LIGHTHOUSE and HEADWAY_ followed by JOB, OUT,
+    STEPS, SEED, DIGEST_EVERY or ADVERTISE_ADDR.
     Raises UserError for a malformed number.
     """
     found: dict[str, object] = {}
@@ -115,6 +116,7 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> di
         ("REPLICA_GROUP_ID", "group"),
         ("HEADWAY_STEPS", "steps"),
         ("HEADWAY_SEED", "seed"),
+        ("HEADWAY_DIGEST_EVERY", "digest_every"),
     ):
         if environment.get(variable):
             found[name] = number(variable, environment[variable])

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from lighthouse.client import parse_address
+from lighthouse.client import Phase, parse_address
 from replica.address import reachable_address
 from replica.attempt import Attempt
 from replica.averaging import GradientSum
@@ -33,6 +34,13 @@ from replica.watchdog import die_with_parent
 LOG = logging.getLogger("headway")
 STEP_STAMP = "headway.step"
 MAX_FAILED_HEALS = 5
+
+
+class Turn(Enum):
+    """What follows a quorum that gives no attempt to walk."""
+
+    AGAIN = "again"
+    LEAVE = "leave"
 
 
 class ReplicaGroup:
@@ -150,14 +158,21 @@ class ReplicaGroup:
         if self._model is None:
             raise ValueError("register a model and an optimizer before the first attempt")
         if not self._join():
-            LOG.info("job %s is finished: nothing is left to do", self.config.job)
+            self._leave()
             return
-        while (attempt := self._next_attempt()) is not None:
-            if isinstance(attempt, Attempt):
-                yield attempt
-                if not attempt.ended:
+        while (turn := self._next_attempt()) is not Turn.LEAVE:
+            if isinstance(turn, Attempt):
+                yield turn
+                if not turn.ended:
                     raise ValueError("attempt.commit() must be called at the end of each attempt")
-        self._stream.goodbye(finished=True, step=self._step)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Say goodbye: with the last step done, or because the job ended without this group."""
+        done = self._step >= self.config.steps
+        if not done:
+            LOG.info("job %s is finished: nothing is left to do", self.config.job)
+        self._stream.goodbye(finished=done, step=self._step)
         self.record.group_event(EventKind.FINISHED, step=self._step)
 
     def _join(self) -> bool:
@@ -186,10 +201,10 @@ class ReplicaGroup:
         finished = self._stream.attach(self.bridge.replica_id, self.world_size)
         return not any(row[0] for row in self.ranks.share([int(finished)]))
 
-    def _next_attempt(self) -> Attempt | bool | None:
-        """One quorum. An Attempt to walk, True when this group sat it out, None at the end."""
+    def _next_attempt(self) -> "Attempt | Turn":
+        """One quorum: an attempt to walk, or what to do instead."""
         watch = Stopwatch.start()
-        self._stream.progress(self._step, "quorum")
+        self._stream.progress(self._step, Phase.QUORUM)
         with watch.time("quorum"):
             start = self.bridge.begin()
         if start.received is not None:
@@ -198,15 +213,17 @@ class ReplicaGroup:
         step = max((peer.step for peer in start.peers), default=self._step) if start.changed else self._step
         plan = self._plan(start, step)
         if not self._agree(start, plan, step):
-            return self._sit_out(start, plan, watch)
+            self._sit_out(start, plan, watch)
+            return Turn.AGAIN
         if start.stash is not None:
             self._adopt(start, step)
         if self._step >= self.config.steps:
-            return self._close(start)
+            self._wait_for_the_last()
+            return Turn.LEAVE
         if self._first and self._finished_without_us(start):
-            return None
+            return Turn.LEAVE
         self._first = False
-        self._stream.progress(self._step, "compute")
+        self._stream.progress(self._step, Phase.COMPUTE)
         return Attempt(self, start, plan, watch)
 
     def _finished_without_us(self, start: Start) -> bool:
@@ -254,8 +271,10 @@ class ReplicaGroup:
         self.state.adopt(start.stash)
         self._step = step
         self._failed_heals = 0
+        digest = self.state.digest(self.world_size) if self.config.digest_every else ""
         self.record.event(
             EventKind.HEAL,
+            digest=digest or None,
             healed_from=start.healed_from,
             step=step,
             quorum_id=start.quorum_id,
@@ -263,7 +282,7 @@ class ReplicaGroup:
             seconds=start.received.seconds,
         )
 
-    def _sit_out(self, start: Start, plan: Plan, watch: Stopwatch) -> bool:
+    def _sit_out(self, start: Start, plan: Plan, watch: Stopwatch) -> None:
         """Walk an attempt that this group cannot take part in, so that it does not hold up others.
 
         Where the process group came up, zeros are added: the others' sum lacks nothing, unless
@@ -287,7 +306,6 @@ class ReplicaGroup:
             seconds=watch.seconds(),
         )
         self.attempt_ended(reason)
-        return True
 
     def attempt_ended(self, reason: Reason) -> None:
         """Count an attempt that ended with `reason`, and stop what fails for ever."""
@@ -305,13 +323,12 @@ class ReplicaGroup:
                 f"no donor could give this group the job's state in {self._failed_heals} tries"
             )
 
-    def _close(self, start: Start) -> Attempt | bool | None:
+    def _wait_for_the_last(self) -> None:
         """At the end, wait for the members of the last quorum: one that is behind heals from us."""
         try:
             self.bridge.process_group.sum_in_place(torch.zeros(1))
         except (RuntimeError, TimeoutError) as error:
             self.warn(f"a group left before all had the last step ({error})")
-        return None
 
     def digest_after(self, step: int) -> str:
         """Digest of the state that `step` led to, where one is due; empty otherwise and off rank 0."""

@@ -2,8 +2,9 @@
 
 `DIR/ledger/group-G.jsonl` holds one line per attempt of group G, written by its rank 0.
 `DIR/events.jsonl` is shared by all processes of a run. Both are JSON lines in UTF-8, appended with
-one `write` each, so that SIGKILL leaves whole lines behind. They are not flushed to the disk: they
-survive the death of every process, not of the machine. Floats that are not finite become null.
+one `write` each: lines never mix, and SIGKILL tears a line at most in the instant of its writing.
+They are not flushed to the disk: they survive the death of every process, not of the machine.
+Floats that are not finite become null.
 """
 
 import json

@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
-from lighthouse.client import AttachStream, Hello, StartMode, status, wait_until_reachable
+from lighthouse.client import (
+    AttachStream,
+    Hello,
+    Phase,
+    RefusedError,
+    StartMode,
+    UnreachableError,
+    status,
+    wait_until_reachable,
+)
 from replica.config import GroupConfig
 from replica.errors import RestartError, UserError
 
@@ -55,14 +64,9 @@ class LighthouseStream:
             return
         address, wait_s = self._config.lighthouse, self._config.timeouts.lighthouse_wait_s
         try:
-            wait_until_reachable(
-                address, wait_s, lambda: LOG.warning("waiting for the Lighthouse at %s", address)
-            )
-        except TimeoutError:
-            raise RestartError(
-                f"no Lighthouse answered at {address} for {wait_s:g} s: "
-                f"start one there, or mend --lighthouse-addr"
-            ) from None
+            wait_until_reachable(address, wait_s, lambda waited_s: _tell_waiting(address, waited_s, wait_s))
+        except UnreachableError as error:
+            raise RestartError(str(error)) from None
 
     def attach(self, replica_id: str, group_world_size: int) -> bool:
         """Open the stream for this incarnation; whether the job is finished already.
@@ -81,7 +85,12 @@ class LighthouseStream:
             step=0,
         )
         self._stream = AttachStream(self._config.lighthouse, hello)
-        welcome = self._stream.open(ATTACH_TIMEOUT_S)
+        try:
+            welcome = self._stream.open(ATTACH_TIMEOUT_S)
+        except RefusedError as error:
+            raise UserError(str(error)) from None
+        except UnreachableError as error:
+            raise RestartError(str(error)) from None
         self._mode = None if welcome is None else welcome.start_mode
         LOG.info("start mode: %s", "heartbeats only" if self._mode is None else self._mode.name.lower())
         return self._mode is StartMode.FINISHED
@@ -90,10 +99,10 @@ class LighthouseStream:
         """What to do after the first quorum, which either healed this group or found nobody ahead."""
         if not self._first or healed or self._mode is not StartMode.HEAL:
             return StartCheck.GO_ON
-        jobs = status(self._config.lighthouse)["jobs"]
+        jobs = {job["job"]: job for job in status(self._config.lighthouse)["jobs"]}
         return check_start(jobs.get(self._config.job), self._config.group)
 
-    def progress(self, step: int, phase: str) -> None:
+    def progress(self, step: int, phase: Phase) -> None:
         """Tell step and phase. Does not block; the latest wins."""
         if self._stream is not None:
             self._stream.progress(step, phase)
@@ -108,6 +117,11 @@ class LighthouseStream:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+def _tell_waiting(address: str, waited_s: float, wait_s: float) -> None:
+    if int(waited_s) % 10 == 1:
+        LOG.warning("waiting for the Lighthouse at %s: %.0f s of %g s", address, waited_s, wait_s)
 
 
 def act_on(check: StartCheck, job: str) -> bool:

@@ -32,8 +32,10 @@ def die_with_parent() -> None:
 
     The kernel's signal acts at once; a daemon thread that watches the parent's pid covers systems
     without it. Where the launcher has told its pid, a launcher that died before this call is seen
-    too. Does not block.
+    too. Without a launcher nothing is tied. Does not block.
     """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
     parent_pid = int(os.environ.get(LAUNCHER_PID_VARIABLE, os.getppid()))
     _ask_kernel()
     if os.getppid() != parent_pid:

@@ -80,11 +80,11 @@ class Child:
             processes.send(pid, signal.SIGCONT)
 
     def terminate(self) -> None:
-        """Asks the process to end, with SIGTERM."""
+        """Asks the process to end, with SIGTERM; whatever is stopped goes on, so that it can hear it."""
         root = self._root()
         if root is not None:
             processes.send(root, signal.SIGTERM)
-            processes.send(root, signal.SIGCONT)  # one that is stopped could not hear it
+        self.resume()
 
     def reap(self, timeout_s: float = 5.0) -> None:
         """Waits for the end of a process that was killed, so that no zombie is left."""

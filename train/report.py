@@ -72,8 +72,11 @@ def write_report(out: Path) -> dict[str, Any]:
     """
     report = build_report(read_evidence(out))
     unfinished = out / f".report.json.{os.getpid()}"
-    unfinished.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    unfinished.replace(out / "report.json")
+    try:
+        unfinished.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        unfinished.replace(out / "report.json")
+    finally:
+        unfinished.unlink(missing_ok=True)
     return report
 
 

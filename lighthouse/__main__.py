@@ -1,0 +1,125 @@
+"""The command line: `python -m lighthouse serve`, `status ADDR [--json]`, `forget ADDR JOB`."""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+from lighthouse.address import parse_address
+from lighthouse.app import BindError, serve
+from lighthouse.client import LighthouseError, forget, status
+from lighthouse.config import (
+    ConfigError,
+    LighthouseConfig,
+    OneLineParser,
+    add_serve_arguments,
+    config_from,
+)
+from lighthouse.quorum import Reason
+from lighthouse.status import Document
+from lighthouse.store import StoreError
+
+EXIT_OK = 0
+EXIT_TROUBLE = 1
+EXIT_BAD_INPUT = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 (no answer), 4 (bad input)."""
+    _configure_logging()
+    try:
+        chosen = _parser().parse_args(arguments)
+        if chosen.command == "serve":
+            return asyncio.run(_serve(config_from(chosen)))
+        if chosen.command == "status":
+            return _status(parse_address(chosen.address), as_json=chosen.json)
+        return _forget(parse_address(chosen.address), chosen.job)
+    except (ConfigError, StoreError, BindError, ValueError) as error:
+        print(f"lighthouse: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except LighthouseError as error:
+        print(f"lighthouse: {error}", file=sys.stderr)
+        return EXIT_TROUBLE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="lighthouse", description="Knows which groups live, decides the quorum.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_serve_arguments(commands.add_parser("serve", allow_abbrev=False, help="run a Lighthouse"))
+    show = commands.add_parser("status", allow_abbrev=False, help="show what a Lighthouse knows")
+    show.add_argument("address", help="HOST:PORT of its gRPC server")
+    show.add_argument("--json", action="store_true", help="the whole document instead of a summary")
+    drop = commands.add_parser("forget", allow_abbrev=False, help="start a job over: drop its record")
+    drop.add_argument("address", help="HOST:PORT of its gRPC server")
+    drop.add_argument("job", help="the job's name")
+    return parser
+
+
+def _configure_logging() -> None:
+    """Events as key=value on standard error. Done here and nowhere else."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+
+
+async def _serve(config: LighthouseConfig) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with serve(config) as lighthouse:
+        where = f"status on {lighthouse.status_url}" if lighthouse.status_url else "status off"
+        print(f"lighthouse listening on {lighthouse.url}, {where}", flush=True)
+        await stop.wait()
+    return EXIT_OK
+
+
+def _status(address: str, *, as_json: bool) -> int:
+    document = status(address)
+    print(json.dumps(document, indent=2) if as_json else "\n".join(summary(document)))
+    return EXIT_OK
+
+
+def summary(document: Document) -> list[str]:
+    """The status document as lines for people."""
+    lines = [] if document["store"] == "ok" else [str(document["store"])]
+    for job in document["jobs"]:
+        current, forming = job["quorum"], job["forming"]
+        members = ", ".join(current["members"]) or "nobody"
+        lines.append(
+            f"{job['job'] or '(torchft)'}: quorum {current['id']}, step {current['step']}: {members}"
+        )
+        if job["finished_step"] is not None:
+            lines.append(f"  finished at step {job['finished_step']}")
+        elif forming["reason"] != Reason.NO_ASKS:
+            lines.append(f"  next quorum: {forming['why']}")
+        lines += [f"  group {_group_line(group)}" for group in job["groups"]]
+    return lines or ["no job has been seen yet"]
+
+
+def _group_line(group: Document) -> str:
+    heard_s = group["last_heard_s"]
+    heard = "not heard any more" if heard_s is None else f"heard {heard_s:.1f} s ago"
+    place = f"step {group['step']} ({group['phase']})"
+    return f"{group['group']}: {group['state']}, {place}, {heard}, incarnation {group['incarnations']}"
+
+
+def _forget(address: str, job: str) -> int:
+    known = forget(address, job)
+    print(f"{job} is forgotten" if known else f"{job} was not known")
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Metrics for Prometheus, read from the machines at the moment of the scrape."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lighthouse.coordinator import Coordinator
+from lighthouse.machine import JobMachine
+from lighthouse.quorum import Reason
+from lighthouse.slot import Gone, SlotState
+
+_PREFIX = "headway_lighthouse"
+
+
+class MachineCollector(Collector):
+    """Labels are job, group, state, reason and cause: never an incarnation, never an address.
+
+    Replicas of the torchft-only pool, whose names are anybody's invention, are only counted.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, as of now. Runs on the event loop's thread."""
+        now_s = self._coordinator.now_s()
+        machines = [machine for _, machine in sorted(self._coordinator.machines.items())]
+        yield GaugeMetricFamily(
+            f"{_PREFIX}_uptime_seconds", "Time since the start.", value=self._coordinator.uptime_s()
+        )
+        yield GaugeMetricFamily(
+            f"{_PREFIX}_store_ok",
+            "1 if the last record could be written.",
+            value=float(not self._coordinator.store_trouble),
+        )
+        yield from _quorums(machines)
+        yield _waiting(machines, now_s)
+        yield _states(machines)
+        yield from _groups(machines, now_s)
+        yield _deaths(machines)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: the registry need not ask what is to come."""
+        return iter(())
+
+
+def _quorums(machines: list[JobMachine]) -> Iterator[Metric]:
+    quorum_id = GaugeMetricFamily(f"{_PREFIX}_quorum_id", "Number of the last quorum.", labels=["job"])
+    members = GaugeMetricFamily(f"{_PREFIX}_quorum_members", "Members of the last quorum.", labels=["job"])
+    step = GaugeMetricFamily(f"{_PREFIX}_max_step", "Highest step of all quorums.", labels=["job"])
+    issued = CounterMetricFamily(f"{_PREFIX}_quorums", "Quorums issued since the start.", labels=["job"])
+    for machine in machines:
+        quorum_id.add_metric([machine.job], machine.record.quorum_id)
+        members.add_metric([machine.job], len(machine.member_labels()))
+        step.add_metric([machine.job], machine.record.max_step)
+        issued.add_metric([machine.job], machine.issued)
+    yield from (quorum_id, members, step, issued)
+
+
+def _waiting(machines: list[JobMachine], now_s: float) -> Metric:
+    family = GaugeMetricFamily(
+        f"{_PREFIX}_quorum_waiting", "1 for what holds up the next quorum.", labels=["job", "reason"]
+    )
+    for machine in machines:
+        present = machine.waiting(now_s).reason
+        for reason in Reason:
+            family.add_metric([machine.job, reason.value], float(reason is present))
+    return family
+
+
+def _states(machines: list[JobMachine]) -> Metric:
+    family = GaugeMetricFamily(f"{_PREFIX}_replicas", "Replicas in each state.", labels=["job", "state"])
+    for machine in machines:
+        states = [slot.state(in_quorum=machine.in_quorum(slot)) for slot in machine.table.slots.values()]
+        for state in SlotState:
+            family.add_metric([machine.job, state.value], states.count(state))
+    return family
+
+
+def _groups(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
+    labels = ["job", "group"]
+    step = GaugeMetricFamily(f"{_PREFIX}_group_step", "Steps that a group has committed.", labels=labels)
+    silence = GaugeMetricFamily(
+        f"{_PREFIX}_group_silence_seconds", "Time since a living group was heard.", labels=labels
+    )
+    lives = CounterMetricFamily(f"{_PREFIX}_group_incarnations", "Incarnations so far.", labels=labels)
+    for machine in machines:
+        for key, slot in machine.table.slots.items():
+            if not isinstance(key, int):
+                continue
+            step.add_metric([machine.job, str(key)], slot.step)
+            lives.add_metric([machine.job, str(key)], slot.incarnations)
+            age_s = machine.table.roll.age_s(key, now_s)
+            if age_s is not None:
+                silence.add_metric([machine.job, str(key)], age_s)
+    yield from (step, silence, lives)
+
+
+def _deaths(machines: list[JobMachine]) -> Metric:
+    family = CounterMetricFamily(f"{_PREFIX}_gone", "Incarnations that ended.", labels=["job", "cause"])
+    for machine in machines:
+        for cause in Gone:
+            family.add_metric([machine.job, cause.value], machine.table.deaths[cause])
+    return family
+
+
+def render_metrics(coordinator: Coordinator) -> bytes:
+    """The metrics in Prometheus' text format. Runs on the event loop's thread."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(MachineCollector(coordinator))
+    return generate_latest(registry)

@@ -1,0 +1,60 @@
+"""The status page: the status document as HTML, self-contained, without a script or a button."""
+
+from html import escape
+
+from lighthouse.status import Document
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }
+h1 { font-size: 1.3rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
+table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .2rem .8rem .2rem 0; }
+th { border-bottom: 1px solid #8888; font-weight: 600; } p { margin: .3rem 0; }
+.silent, .dead { color: #b3261e; } .joining, .asking { color: #9a6700; } .training { color: #1a7f37; }
+@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e3e3e3; } }
+"""
+
+_COLUMNS = ("group", "state", "step", "phase", "last heard", "incarnations", "address")
+
+
+def render_page(document: Document) -> str:
+    """The page, which asks the browser to load it again every two seconds."""
+    jobs = "".join(_job(job) for job in document["jobs"]) or "<p>No job has been seen yet.</p>"
+    trouble = "" if document["store"] == "ok" else f"<p class=dead>{escape(document['store'])}</p>"
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2>"
+        "<meta name=viewport content='width=device-width'><title>Lighthouse</title>"
+        f"<style>{_STYLE}</style><h1>Lighthouse</h1>"
+        f"<p>Up for {document['uptime_s']:.0f} s. Read by programs: "
+        "<a href=/status.json>/status.json</a>, <a href=/metrics>/metrics</a>.</p>"
+        f"{trouble}{jobs}</html>"
+    )
+
+
+def _job(job: Document) -> str:
+    name = job["job"] or "torchft replicas without a job"
+    current = job["quorum"]
+    members = ", ".join(current["members"]) or "nobody"
+    end = "" if job["finished_step"] is None else f"<p>Finished at step {job['finished_step']}.</p>"
+    rows = "".join(_row(group) for group in job["groups"])
+    heads = "".join(f"<th>{column}" for column in _COLUMNS)
+    return (
+        f"<h2>{escape(name)}</h2>{end}"
+        f"<p>Quorum {current['id']} at step {current['step']}: {escape(members)}.</p>"
+        f"<p>Next quorum: {escape(job['forming']['why'])}.</p>"
+        f"<table><tr>{heads}{rows}</table>"
+    )
+
+
+def _row(group: Document) -> str:
+    heard_s = group["last_heard_s"]
+    cells = (
+        group["group"],
+        group["state"],
+        group["step"],
+        group["phase"],
+        "-" if heard_s is None else f"{heard_s:.1f} s ago",
+        group["incarnations"],
+        group["address"],
+    )
+    shown = "".join(f"<td>{escape(str(cell))}" for cell in cells)
+    return f"<tr class={escape(group['state'])}>{shown}"

@@ -1,0 +1,24 @@
+"""Refusals on the wire: which gRPC status and which sentence each of them gets."""
+
+import grpc
+
+from lighthouse.model import Refusal
+
+# FAILED_PRECONDITION: do not try again; the others: later.
+STATUS: dict[Refusal, grpc.StatusCode] = {
+    Refusal.SUPERSEDED: grpc.StatusCode.FAILED_PRECONDITION,
+    Refusal.LEFT: grpc.StatusCode.FAILED_PRECONDITION,
+    Refusal.TABLE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Refusal.TOO_MANY_JOBS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Refusal.TOO_MANY_CALLS: grpc.StatusCode.ABORTED,
+    Refusal.GOING_DOWN: grpc.StatusCode.UNAVAILABLE,
+}
+
+SENTENCE: dict[Refusal, str] = {
+    Refusal.SUPERSEDED: "superseded: a newer incarnation of this group has taken its place",
+    Refusal.LEFT: "left: this incarnation has said goodbye, start a new one",
+    Refusal.TABLE_FULL: "table_full: too many replicas in this job, try again when some have gone",
+    Refusal.TOO_MANY_JOBS: "too_many_jobs: this Lighthouse serves as many jobs as it can",
+    Refusal.TOO_MANY_CALLS: "too_many_calls: this replica asked again while it was waiting",
+    Refusal.GOING_DOWN: "going_down: this Lighthouse is being stopped, try again",
+}

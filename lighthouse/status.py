@@ -1,0 +1,81 @@
+"""The status document: what the server knows, as plain data and without any secret."""
+
+from typing import Any
+
+from lighthouse.coordinator import Coordinator
+from lighthouse.machine import JobMachine
+from lighthouse.model import POOL, Key, label
+from lighthouse.quorum import Waiting, sentence
+from lighthouse.slot import Slot
+
+Document = dict[str, Any]
+
+
+def describe(coordinator: Coordinator) -> Document:
+    """The whole document: `{"uptime_s", "store", "jobs": [...]}`. Times are in seconds."""
+    now_s = coordinator.now_s()
+    machines = sorted(coordinator.machines.items())
+    return {
+        "uptime_s": round(coordinator.uptime_s(), 3),
+        "store": coordinator.store_trouble or "ok",
+        "jobs": [describe_job(machine, now_s) for _, machine in machines],
+    }
+
+
+def describe_job(machine: JobMachine, now_s: float) -> Document:
+    """One job: its current quorum, the one that is forming, and its groups."""
+    record = machine.record
+    return {
+        "job": machine.job,
+        "kind": "torchft" if machine.job == POOL else "headway",
+        "finished_step": record.finished_step,
+        "max_step": record.max_step,
+        "quorums_issued": machine.issued,
+        "quorum": _current(machine),
+        "forming": _forming(machine, machine.waiting(now_s)),
+        "groups": [
+            _group(machine, key, machine.table.slots[key], now_s) for key in _in_order(machine.table.slots)
+        ],
+    }
+
+
+def _in_order(slots: dict[Key, Slot]) -> list[Key]:
+    return sorted(slots, key=lambda key: (isinstance(key, str), key))
+
+
+def _current(machine: JobMachine) -> Document:
+    """The last quorum that was issued; before the first since the start, the one on record."""
+    quorum = machine.quorum
+    return {
+        "id": machine.record.quorum_id,
+        "step": quorum.max_step if quorum else machine.record.max_step,
+        "members": list(machine.member_labels()),
+    }
+
+
+def _forming(machine: JobMachine, waiting: Waiting) -> Document:
+    asking = [label(key) for key in _in_order(machine.table.slots) if machine.table.slots[key].calls]
+    return {
+        "reason": waiting.reason.value,
+        "why": sentence(waiting),
+        "have": waiting.have,
+        "need": waiting.need,
+        "waited_s": round(waiting.waited_s, 3),
+        "limit_s": round(waiting.limit_s, 3),
+        "missing": [label(key) for key in waiting.missing],
+        "asking": asking,
+    }
+
+
+def _group(machine: JobMachine, key: Key, slot: Slot, now_s: float) -> Document:
+    age_s = machine.table.roll.age_s(key, now_s)
+    return {
+        "group": key if isinstance(key, int) else label(key),
+        "state": slot.state(in_quorum=machine.in_quorum(slot)).value,
+        "step": slot.step,
+        "phase": slot.phase.name.lower(),
+        "last_heard_s": None if age_s is None else round(age_s, 3),
+        "incarnations": slot.incarnations,
+        "attached": slot.stream is not None,
+        "address": slot.member.address if slot.member else "",
+    }

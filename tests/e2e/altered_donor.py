@@ -1,0 +1,28 @@
+"""The reference trainer, except that group 0 gives joiners a state that differs from its own.
+
+Each altered state's digest is appended to the file that HEADWAY_ALTERED names. One rank per group.
+"""
+
+import os
+
+import torch
+
+from replica.state import TrainingState
+from train.__main__ import main
+
+export = TrainingState.export
+
+
+def altered(self: TrainingState) -> dict[str, torch.Tensor]:
+    own, given = export(self), export(self)
+    given["parameter.embedding.weight" if "parameter.embedding.weight" in given else max(given)].add_(1.0)
+    self.adopt(given)
+    with open(os.environ["HEADWAY_ALTERED"], "a") as file:
+        file.write(self.digest(1) + "\n")
+    self.adopt(own)
+    return given
+
+
+if os.environ["REPLICA_GROUP_ID"] == "0":
+    TrainingState.export = altered  # type: ignore[method-assign]
+main()

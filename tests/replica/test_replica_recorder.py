@@ -1,0 +1,94 @@
+"""Evidence of a group: written by the right rank, or nowhere without a folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replica.errors import UserError
+from replica.ledger import EventKind, Outcome, events_path, ledger_path
+from replica.recorder import Recorder, Stopwatch
+
+ATTEMPT: dict[str, Any] = {"step": 3, "quorum_id": 7, "outcome": Outcome.COMMITTED}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_all(out: Path | None, rank: int) -> None:
+    recorder = Recorder(out=out, group=2, rank=rank, incarnation="cafe0001")
+    recorder.event(EventKind.HEAL_SENT, step=3, bytes=10, seconds=0.1)
+    recorder.group_event(EventKind.FINISHED, step=3)
+    recorder.attempt(**ATTEMPT)
+    recorder.close()
+
+
+def test_rank_zero_writes_events_and_the_ledger(tmp_path: Path) -> None:
+    write_all(tmp_path, rank=0)
+    events = lines(events_path(tmp_path))
+    assert [event["kind"] for event in events] == ["heal_sent", "finished"]
+    assert all((event["group"], event["incarnation"]) == (2, "cafe0001") for event in events)
+    (attempt,) = lines(ledger_path(tmp_path, 2))
+    assert (attempt["step"], attempt["quorum_id"], attempt["outcome"]) == (3, 7, "committed")
+    assert (attempt["group"], attempt["incarnation"]) == (2, "cafe0001")
+
+
+def test_other_ranks_write_only_what_is_their_own(tmp_path: Path) -> None:
+    write_all(tmp_path, rank=1)
+    (event,) = lines(events_path(tmp_path))
+    assert (event["kind"], event["rank"]) == ("heal_sent", 1)
+    assert not ledger_path(tmp_path, 2).exists()
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_all(None, rank=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="choose another folder with --out"):
+        Recorder(out=tmp_path / "file", group=0, rank=0, incarnation="cafe0001")
+
+
+def test_a_ledger_that_cannot_be_written_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(UserError, match="cannot write below"):
+        Recorder(out=tmp_path, group=0, rank=0, incarnation="cafe0001")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+class Ticks:
+    """A clock that is one second later at each reading."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+
+def test_the_watch_adds_up_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replica.recorder.time.perf_counter", Ticks())
+    watch = Stopwatch.start()
+    for _ in range(2):
+        with watch.time("compute"):
+            pass
+    with watch.time("vote"):
+        pass
+    seconds = watch.seconds()
+    assert (seconds.compute, seconds.vote, seconds.reduce) == (2.0, 1.0, 0.0)
+    assert seconds.total == 7.0
+
+
+def test_a_phase_that_raises_is_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replica.recorder.time.perf_counter", Ticks())
+    watch = Stopwatch.start()
+    with pytest.raises(RuntimeError), watch.time("reduce"):
+        raise RuntimeError
+    assert watch.seconds().reduce == 1.0

@@ -1,0 +1,195 @@
+"""Clean histories of runs with kills, made from a seed without any process: material for the checker."""
+
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from replica.ledger import EventKind, LedgerLine, Outcome, PhaseSeconds, Reason
+from train.evidence import Event, Evidence
+
+STATE_BYTES = 1000
+
+
+class Phase(Enum):
+    """When in an attempt a victim dies."""
+
+    BEFORE_ROUNDS = auto()
+    MID_ROUNDS = auto()
+    BEFORE_VOTE = auto()
+    AFTER_COMMIT = auto()
+    ONLY_VICTIM_COMMITS = auto()
+
+
+@dataclass
+class Group:
+    number: int
+    life: str | None = None
+    step: int = 0
+    lives: int = 0
+    back_in: int = 0
+    held: set[int] = field(default_factory=set)
+    lines: list[LedgerLine] = field(default_factory=list)
+
+
+class History:
+    """One simulated run. `keeps` is whether finished rounds survive a failed attempt."""
+
+    def __init__(
+        self, seed: int, *, groups: int = 3, rounds: int = 6, steps: int = 14, kills: int = 3,
+        mode: str = "fast", keeps: bool = False, phase: Phase | None = None,
+    ) -> None:  # fmt: skip
+        self.random = Random(seed)
+        self.now = 1_000_000.0
+        self.rounds, self.mode, self.keeps, self.phase = rounds, mode, keeps, phase
+        self.groups = [Group(number) for number in range(groups)]
+        self.events: list[Event] = []
+        self.quorum_id, self.members = 0, ()
+        self.failed = False
+        self.kill_steps = sorted(self.random.sample(range(1, steps - 5), min(kills, groups and steps - 6)))
+        job = {"groups": groups, "ranks": 2, "rounds": rounds, "mode": mode, "seed": seed, "steps": steps}
+        self.event(EventKind.JOB_STARTED, **job)
+        for group in self.groups:
+            self.launch(group)
+        self.step = 0
+        while self.step < steps:
+            self.attempt()
+        for group in self.groups:
+            if group.life is not None:
+                self.event(EventKind.FINISHED, group=group.number, incarnation=group.life, step=steps)
+
+    def evidence(self) -> Evidence:
+        ledgers = {group.number: tuple(group.lines) for group in self.groups}
+        return Evidence(out=Path("run"), ledgers=ledgers, events=tuple(self.events))
+
+    def event(self, kind: EventKind, **values: Any) -> None:
+        self.now += self.random.uniform(0.001, 0.01)
+        self.events.append(Event(t=self.now, kind=kind, values=values))
+
+    def launch(self, group: Group) -> None:
+        group.lives += 1
+        group.life, group.step, group.held = f"life{group.number}{group.lives:03}", 0, set()
+        self.event(EventKind.GROUP_LAUNCHED, group=group.number)
+        self.event(EventKind.GROUP_STARTED, group=group.number, incarnation=group.life, rounds=self.rounds)
+
+    def attempt(self) -> None:
+        self.restart_some()
+        present = [group for group in self.groups if group.life is not None]
+        members = tuple((group.number, group.life) for group in present)
+        if members != self.members or self.failed:
+            self.quorum_id, self.members = self.quorum_id + self.random.randint(1, 3), members
+            for group in present:
+                self.note_quorum(group)
+        healed = self.heal(present)
+        plan = self.deal([group for group in present if group.number not in healed])
+        victim, phase = self.choose_victim(present)
+        self.run_rounds(plan, present, victim, phase)
+        if victim is None:
+            committers = present
+        else:
+            committers = {
+                Phase.AFTER_COMMIT: present,
+                Phase.ONLY_VICTIM_COMMITS: [victim],
+            }.get(phase, [])
+        for group in present:
+            if group is not victim or group in committers:
+                self.write(group, group in committers, plan, healed.get(group.number))
+        self.failed = not committers or committers == [victim]
+        if victim is not None:
+            self.kill(victim)
+        if not self.failed:
+            self.step += 1
+            for group in committers:
+                group.step, group.held = self.step, set()
+
+    def restart_some(self) -> None:
+        for group in self.groups:
+            group.back_in -= 1
+            if group.life is None and group.back_in <= 0:
+                self.launch(group)
+
+    def note_quorum(self, group: Group) -> None:
+        numbers = [number for number, _ in self.members]
+        self.event(
+            EventKind.QUORUM, group=group.number, incarnation=group.life, step=group.step,
+            quorum_id=self.quorum_id, participants=numbers,
+        )  # fmt: skip
+
+    def heal(self, present: list[Group]) -> dict[int, tuple[int, ...]]:
+        donors = [group for group in present if group.step == self.step]
+        healed: dict[int, tuple[int, ...]] = {}
+        for group in present:
+            if group in donors:
+                continue
+            chosen = self.random.choice(donors)
+            for rank in range(2):
+                source = {"step": self.step, "rank": rank, "bytes": STATE_BYTES, "seconds": 0.5}
+                self.event(EventKind.HEAL_SENT, group=chosen.number, incarnation=chosen.life, **source)
+                joiner = {"group": group.number, "incarnation": group.life, "healed_from": chosen.number}
+                self.event(EventKind.HEAL, **joiner, **source)
+            group.step = self.step
+            healed[group.number] = (chosen.number,)
+        return healed
+
+    def deal(self, able: list[Group]) -> dict[int, int]:
+        plan = {number: group.number for group in able for number in group.held}
+        missing = [number for number in range(self.rounds) if number not in plan]
+        return plan | {number: able[i % len(able)].number for i, number in enumerate(missing)}
+
+    def choose_victim(self, present: list[Group]) -> tuple[Group | None, Phase | None]:
+        if not self.kill_steps or self.step < self.kill_steps[0] or len(present) < 2:
+            return None, None
+        self.kill_steps.pop(0)
+        phase = self.phase or self.random.choice(list(Phase))
+        return self.random.choice(present), phase
+
+    def run_rounds(
+        self, plan: dict[int, int], present: list[Group], victim: Group | None, phase: Phase | None
+    ) -> None:
+        for number, owner in sorted(plan.items()):
+            group = self.groups[owner]
+            dies = group is victim
+            if number in group.held or (dies and phase is Phase.BEFORE_ROUNDS):
+                continue
+            if dies and phase is Phase.MID_ROUNDS and number >= self.rounds // 2:
+                continue
+            group.held.add(number)
+            self.event(
+                EventKind.ROUND_DONE, step=self.step, quorum_id=self.quorum_id, group=owner,
+                incarnation=group.life, round=number, input_xxh64=f"{self.step:08x}{number:08x}",
+            )  # fmt: skip
+
+    def write(
+        self, group: Group, committed: bool, plan: dict[int, int], healed_from: tuple[int, ...] | None
+    ) -> None:
+        self.now += 0.2
+        own = {number: owner for number, owner in plan.items() if owner == group.number}
+        line = LedgerLine(
+            t=self.now, group=group.number, incarnation=group.life or "", step=self.step,
+            quorum_id=self.quorum_id, outcome=Outcome.RETRIED if self.keeps else Outcome.DISCARDED,
+            reason=Reason.REDUCE_FAILED, participants=tuple(number for number, _ in self.members),
+            rounds=tuple(sorted(own.items())), healed_from=healed_from,
+            seconds=PhaseSeconds(quorum=0.01, compute=0.15, reduce=0.02, commit=0.01, total=0.2),
+        )  # fmt: skip
+        if committed:
+            bits = f"{self.step}" if self.mode == "exact" else f"{self.step} in {self.quorum_id}"
+            line = replace(
+                line, outcome=Outcome.COMMITTED, reason=Reason.NONE, rounds=tuple(sorted(plan.items())),
+                loss=5.5 / (1 + self.step), digest=f"digest {bits}",
+            )  # fmt: skip
+        elif not self.keeps:
+            group.held = set()
+        group.lines.append(line)
+
+    def kill(self, victim: Group) -> None:
+        target = self.random.choice(["group", "rank", "launcher"])
+        rank = 1 if target == "rank" else None
+        self.event(EventKind.KILL, group=victim.number, rank=rank, target=target, step=self.step)
+        self.event(EventKind.GROUP_EXITED, group=victim.number, code=-9)
+        victim.life, victim.back_in = None, self.random.randint(1, 3)
+
+
+def history(seed: int, **how: Any) -> Evidence:
+    """The evidence of one simulated run."""
+    return History(seed, **how).evidence()

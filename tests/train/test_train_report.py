@@ -1,0 +1,272 @@
+"""The report: each figure from evidence made for it, the printed form, the files and the exit codes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_history import Phase, history
+from test_train_evidence import write
+
+from replica.ledger import EventKind, LedgerLine, Outcome, PhaseSeconds
+from train.evidence import Event, Evidence
+from train.figures import quantiles
+from train.report import build_report, format_report, main, write_report
+
+CONTRACT = {
+    "steps_committed", "kills", "steps_discarded", "steps_replayed", "steps_recommitted", "rounds_recomputed",
+    "samples_lost", "samples_repeated", "digests_agree", "final_digest", "final_loss", "survivor_stall_s",
+    "rejoin_s", "heal_s", "heal_mb_per_s", "breadth_mean", "goodput", "backstop_saves", "backstop_reads",
+    "wall_s", "versions",
+}  # fmt: skip
+ADDED = {"first_loss", "heals", "violations", "out"}
+
+
+def line(t: float, group: int, step: int, quorum_id: int = 1, **values: Any) -> LedgerLine:
+    default: dict[str, Any] = {
+        "incarnation": f"life{group}", "outcome": Outcome.COMMITTED, "participants": (0, 1),
+        "rounds": ((0, 0), (1, 1)), "loss": 5.0 - step, "digest": f"d{step}",
+        "seconds": PhaseSeconds(quorum=0.1, compute=0.5, reduce=0.2, vote=0.05, commit=0.1, total=1.0),
+    }  # fmt: skip
+    return LedgerLine(t=t, group=group, step=step, quorum_id=quorum_id, **{**default, **values})
+
+
+def event(t: float, kind: EventKind, **values: Any) -> Event:
+    return Event(t=t, kind=kind, values=values)
+
+
+def kill(t: float, group: int | None, target: str = "group") -> Event:
+    return event(t, EventKind.KILL, group=group, rank=None, target=target, step=0)
+
+
+def start(t: float, group: int, incarnation: str) -> Event:
+    return event(t, EventKind.GROUP_STARTED, group=group, incarnation=incarnation)
+
+
+def evidence(lines: list[LedgerLine], *events: Event) -> Evidence:
+    groups = sorted({line.group for line in lines})
+    ledgers = {group: tuple(line for line in lines if line.group == group) for group in groups}
+    return Evidence(out=Path("run"), ledgers=ledgers, events=events)
+
+
+def report(lines: list[LedgerLine], *events: Event) -> dict[str, Any]:
+    return build_report(evidence(lines, *events))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_report_has_the_keys_of_the_contract(seed: int) -> None:
+    found = build_report(history(seed))
+    assert set(found) == CONTRACT | ADDED
+    assert set(found["survivor_stall_s"]) == {"p50", "p99", "max"}
+    assert set(found["rejoin_s"]) == set(found["heal_s"]) == {"p50", "max"}
+    assert set(found["goodput"]) == {"ratio", "lost_s_by_cause"}
+    assert set(found["versions"]) == {"python", "torch", "torchft", "headway"}
+    json.dumps(found, allow_nan=False)
+
+
+def test_clean_history_with_kills_reports_no_loss() -> None:
+    found = build_report(history(7, phase=Phase.MID_ROUNDS))
+    assert found["steps_committed"] == 14
+    assert found["kills"] == 3
+    assert found["steps_discarded"] == 3
+    assert found["steps_replayed"] == found["steps_recommitted"] == 0
+    assert found["samples_lost"] == found["samples_repeated"] == 0
+    assert found["digests_agree"] is True
+    assert found["first_loss"] == 5.5
+    assert found["final_loss"] == pytest.approx(5.5 / 14)
+    assert found["final_digest"].startswith("digest 13 ")
+    assert found["rounds_recomputed"] > 0
+    assert found["heals"] == 3
+    assert found["violations"] == []
+
+
+def test_kept_rounds_leave_only_the_lost_ones_to_compute_again() -> None:
+    dropped = build_report(history(7, phase=Phase.BEFORE_VOTE, kills=1))
+    kept = build_report(history(7, phase=Phase.BEFORE_VOTE, kills=1, keeps=True))
+    assert dropped["rounds_recomputed"] == 6
+    assert kept["rounds_recomputed"] == 2
+    assert kept["steps_discarded"] == 0
+
+
+def test_recommitted_step_is_counted_in_fast_mode_only() -> None:
+    how: dict[str, Any] = {"kills": 1, "phase": Phase.ONLY_VICTIM_COMMITS}
+    fast, exact = build_report(history(3, **how)), build_report(history(3, mode="exact", **how))
+    assert (fast["steps_recommitted"], fast["steps_replayed"]) == (1, 0)
+    assert (exact["steps_recommitted"], exact["steps_replayed"]) == (0, 0)
+
+
+def test_replays_are_counted() -> None:
+    again = [line(1, 0, 0), line(2, 0, 1), line(3, 0, 0, quorum_id=2)]
+    assert report(again)["steps_replayed"] == 1
+    assert report([line(1, 0, 0), line(2, 0, 0)])["steps_replayed"] == 1
+    assert report([line(1, 0, 0), line(1, 1, 0), line(2, 0, 1)])["steps_replayed"] == 0
+
+
+def test_discarded_attempts_count_once_and_only_when_work_was_lost() -> None:
+    lost = {"outcome": Outcome.DISCARDED, "rounds": ((0, 0),)}
+    lines = [line(1, 0, 0, 1, **lost), line(1, 1, 0, 1, **lost), line(2, 0, 0, 2, **lost), line(2, 1, 0, 2)]
+    assert report(lines)["steps_discarded"] == 1
+    without_rounds = [line(1, 0, 0, 1, outcome=Outcome.DISCARDED, rounds=()), line(2, 0, 0, 2)]
+    assert report(without_rounds)["steps_discarded"] == 0
+
+
+def test_digests_that_were_never_computed_do_not_agree() -> None:
+    assert report([line(1, 0, 0, digest=None)])["digests_agree"] is None
+    assert report([line(1, 0, 0), line(1, 1, 0)])["digests_agree"] is True
+    assert report([line(1, 0, 0), line(1, 1, 0, digest="x")])["digests_agree"] is False
+
+
+def test_stall_is_the_wait_for_another_group_less_a_typical_step() -> None:
+    lines = [line(10, 0, 0), line(10, 1, 0), line(10.6, 0, 1), line(14.5, 1, 1), line(15, 1, 2)]
+    assert report(lines, kill(10.5, 0))["survivor_stall_s"] == {"p50": 3.0, "p99": 3.0, "max": 3.0}
+    assert report(lines, kill(14.2, 0))["survivor_stall_s"]["max"] == 0.0
+    both = report(lines, kill(10.5, 0), kill(14.2, 0))
+    assert both["survivor_stall_s"] == {"p50": 1.5, "p99": 3.0, "max": 3.0}
+
+
+def test_kills_that_no_survivor_outlived_have_no_stall() -> None:
+    nothing = {"p50": None, "p99": None, "max": None}
+    lines = [line(10, 0, 0), line(10, 1, 0)]
+    assert report(lines, kill(11, 0))["survivor_stall_s"] == nothing
+    assert report(lines, kill(9, None, "lighthouse"))["survivor_stall_s"] == nothing
+
+
+def test_rejoin_counts_from_the_kill_to_a_commit_of_a_new_life() -> None:
+    old = line(10.1, 0, 0, incarnation="old")
+    new = line(17, 0, 4, quorum_id=3, incarnation="new")
+    begun = start(1, 0, "old"), kill(10, 0), start(14, 0, "new")
+    assert report([old, new], *begun)["rejoin_s"] == {"p50": 7.0, "max": 7.0}
+    assert report([old], *begun)["rejoin_s"] == {"p50": None, "max": None}
+
+
+def test_heal_is_as_slow_as_its_slowest_rank() -> None:
+    source = {"group": 1, "incarnation": "new", "step": 4, "healed_from": 0}
+    heals = [
+        event(5, EventKind.HEAL, **source, rank=0, bytes=3_000_000, seconds=1.0),
+        event(5, EventKind.HEAL, **source, rank=1, bytes=5_000_000, seconds=2.0),
+    ]
+    found = report([line(10, 0, 0)], *heals)
+    assert found["heals"] == 1
+    assert found["heal_s"] == {"p50": 2.0, "max": 2.0}
+    assert found["heal_mb_per_s"] == 4.0
+    assert report([line(10, 0, 0)])["heal_mb_per_s"] is None
+
+
+def test_breadth_is_the_share_of_groups_alive_that_took_part() -> None:
+    alive = [start(1, 0, "life0"), start(1, 1, "life1")]
+    whole, half = line(2, 0, 0), line(5, 0, 1, participants=(0,), rounds=((0, 0), (1, 0)))
+    assert report([whole, half], *alive)["breadth_mean"] == 0.75
+    assert report([whole, half], *alive, kill(4, 1))["breadth_mean"] == 1.0
+    assert report([whole, half], *alive, kill(4, 1), start(4.5, 1, "new"))["breadth_mean"] == 0.75
+    assert report([])["breadth_mean"] is None
+
+
+def test_goodput_accounts_for_every_second_of_every_group() -> None:
+    failed = PhaseSeconds(quorum=0.5, compute=1.0, total=2.0)
+    lines = [line(1, 0, 0), line(9, 0, 1), line(9, 1, 1, outcome=Outcome.DISCARDED, seconds=failed)]
+    found = report(lines, event(0, EventKind.LIGHTHOUSE_UP), event(10, EventKind.LIGHTHOUSE_DOWN))
+    assert found["wall_s"] == 10.0
+    goodput = found["goodput"]
+    assert goodput["ratio"] == pytest.approx(1.6 / 20)
+    assert goodput["lost_s_by_cause"] == {
+        "quorum": 0.2, "heal": 0.0, "vote": 0.1, "other": 0.1, "discarded": 2.0, "absent": 16.0,
+    }  # fmt: skip
+    assert sum(goodput["lost_s_by_cause"].values()) + 1.6 == pytest.approx(20)
+
+
+def test_backstop_is_counted_from_its_events() -> None:
+    source = {"group": 0, "incarnation": "life0", "step": 0}
+    found = report(
+        [line(1, 0, 0)], *[event(0, kind, **source) for kind in (EventKind.SAVE, EventKind.BACKSTOP_READ)]
+    )
+    assert (found["backstop_saves"], found["backstop_reads"]) == (1, 1)
+
+
+def test_quantiles_by_nearest_rank() -> None:
+    values = [float(value) for value in range(1, 201)]
+    assert quantiles(values, "p50", "p99", "max") == {"p50": 100.5, "p99": 198.0, "max": 200.0}
+    assert quantiles([], "p50") == {"p50": None}
+
+
+def test_violations_are_in_the_report_and_shown_a_few_of_each_kind() -> None:
+    clean = history(1, kills=0)
+    broken = replace(clean, events=tuple(e for e in clean.events if e.kind is not EventKind.ROUND_DONE))
+    found = build_report(broken)
+    assert found["samples_lost"] == len(found["violations"]) == 14 * 6
+    first = found["violations"][0]
+    assert (first["kind"], first["group"], first["step"]) == ("sample_lost", 0, 0)
+    assert first["text"] == "round 0 of step 0 was not run by group 0, which is named for it"
+    shown = [row for row in format_report(found).splitlines() if "sample_lost" in row]
+    assert len(shown) == 4
+    assert shown[-1] == "  sample_lost: 81 more in report.json"
+
+
+def test_printed_report() -> None:
+    found = build_report(history(7, phase=Phase.MID_ROUNDS)) | {
+        "wall_s": 12.3, "rounds_recomputed": 18, "out": "out/run", "rejoin_s": {"p50": 3.0, "max": 4.25},
+        "survivor_stall_s": {"p50": 0.04, "p99": 0.1, "max": 0.1}, "heal_mb_per_s": 12.34,
+    }  # fmt: skip
+    assert format_report(found) == (
+        "steps committed       14 in 12 s\n"
+        "kills survived        3\n"
+        "steps replayed        0\n"
+        "steps discarded       3, rounds computed again 18\n"
+        "samples               0 lost, 0 repeated\n"
+        "state of all groups   equal, bit for bit, after every step that both committed\n"
+        "loss                  first 5.500, final 0.393\n"
+        "survivors stalled     p50 0.04 s, p99 0.10 s, max 0.10 s\n"
+        "killed group back in  p50 3.00 s, max 4.25 s\n"
+        "heals from peers      3 (p50 0.50 s, max 0.50 s, 12.3 MB/s)\n"
+        "checkpoint reads      0\n"
+        "files                 out/run\n"
+        "no broken promise"
+    )
+
+
+def test_printed_report_of_a_run_that_did_nothing() -> None:
+    text = format_report(report([]))
+    assert "loss                  first unknown, final unknown" in text
+    assert "state of all groups   not compared: no digests" in text
+    assert "heals from peers      0" in text
+    assert "BROKEN PROMISES: 1\n  nothing_committed: no group committed any step" in text
+
+
+def test_report_is_written_whole(tmp_path: Path) -> None:
+    write(history(2), tmp_path)
+    (tmp_path / "report.json").write_text("an old one")
+    found = write_report(tmp_path)
+    assert json.loads((tmp_path / "report.json").read_text()) == found
+    assert [path.name for path in tmp_path.glob("*report*")] == ["report.json"]
+    assert found["out"] == str(tmp_path)
+
+
+def test_command_prints_reports_and_tells_of_violations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    clean = history(2)
+    write(clean, good)
+    write(replace(clean, ledgers={0: clean.ledgers[0][2:]}), bad)
+    assert main([str(good)]) == 0
+    assert capsys.readouterr().out.endswith("no broken promise\n")
+    assert main([str(good), str(bad)]) == 1
+    output = capsys.readouterr().out
+    assert output.count("steps committed") == 2
+    assert "BROKEN PROMISES" in output
+
+
+def test_command_refuses_a_missing_folder_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    assert main([str(missing)]) == 4
+    text = capsys.readouterr().err
+    assert text == f"error: there is no folder {missing}; name the --out folder of a run\n"
+
+
+def test_command_says_where_it_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(history(2), tmp_path)
+    (tmp_path / "report.json").mkdir()
+    assert main([str(tmp_path)]) == 4
+    assert capsys.readouterr().err.startswith(f"error: cannot write {tmp_path}")
