@@ -7,10 +7,11 @@ from typing import Any
 import grpc
 
 from lighthouse.coordinator import Coordinator, JobAliveError, Stream
-from lighthouse.model import Hello, Phase, Refusal, is_job_name, parse_replica_id
+from lighthouse.model import JOB_NAME_RULE, Hello, Phase, Refusal, is_job_name, parse_replica_id
 from lighthouse.refusals import SENTENCE, STATUS
 from lighthouse.status import describe
 from lighthouse.store import StoreError
+from lighthouse.wire import decode
 from protos import lighthouse_pb2 as pb
 
 SERVICE = "headway.lighthouse.v1.LighthouseService"
@@ -26,21 +27,16 @@ class HeadwayServicer:
 
     def handler(self) -> Any:
         """What a grpc.aio server is given to serve this service."""
+        # Bytes in: malformed ones are answered here.
         methods = {
             "Attach": grpc.stream_stream_rpc_method_handler(
-                self.attach,
-                request_deserializer=pb.AttachRequest.FromString,
-                response_serializer=pb.AttachResponse.SerializeToString,
+                self.attach, response_serializer=pb.AttachResponse.SerializeToString
             ),
             "Status": grpc.unary_unary_rpc_method_handler(
-                self.status,
-                request_deserializer=pb.StatusRequest.FromString,
-                response_serializer=pb.StatusResponse.SerializeToString,
+                self.status, response_serializer=pb.StatusResponse.SerializeToString
             ),
             "Forget": grpc.unary_unary_rpc_method_handler(
-                self.forget,
-                request_deserializer=pb.ForgetRequest.FromString,
-                response_serializer=pb.ForgetResponse.SerializeToString,
+                self.forget, response_serializer=pb.ForgetResponse.SerializeToString
             ),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
@@ -64,23 +60,27 @@ class HeadwayServicer:
         except TimeoutError:
             first = grpc.aio.EOF
         try:
-            if first is grpc.aio.EOF or first.WhichOneof("event") != "hello":
+            request = pb.AttachRequest() if first is grpc.aio.EOF else decode(pb.AttachRequest, first)
+            if request.WhichOneof("event") != "hello":
                 raise ValueError("malformed stream: the first message must be a Hello")
-            return hello_of(first.hello)
+            return hello_of(request.hello)
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
 
-    async def status(self, _request: pb.StatusRequest, _context: Any) -> pb.StatusResponse:
+    async def status(self, _request: bytes, _context: Any) -> pb.StatusResponse:
         """The status document."""
         return pb.StatusResponse(json=json.dumps(describe(self._coordinator)))
 
-    async def forget(self, request: pb.ForgetRequest, context: Any) -> pb.ForgetResponse:
+    async def forget(self, request: bytes, context: Any) -> pb.ForgetResponse:
         """Drop a job that nobody runs."""
-        if not is_job_name(request.job):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "malformed job name")
         try:
-            return pb.ForgetResponse(known=self._coordinator.forget(request.job))
+            job = decode(pb.ForgetRequest, request).job
+            if not is_job_name(job):
+                raise ValueError(f"malformed job name: want {JOB_NAME_RULE}")
+            return pb.ForgetResponse(known=self._coordinator.forget(job))
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except JobAliveError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except StoreError as error:
@@ -118,17 +118,25 @@ async def _follow(stream: Stream, context: Any) -> None:
         if stream.closed.done():
             refusal = stream.closed.result()
             await context.abort(STATUS[refusal], SENTENCE[refusal])
-        request = reading.result()
-        if request is grpc.aio.EOF:
+        if reading.result() is grpc.aio.EOF or await _is_last(stream, reading.result(), context):
             return
-        event = request.WhichOneof("event")
-        if event == "progress":
-            stream.progress(request.progress.step, _phase_of(request.progress.phase))
-        elif event == "goodbye":
-            await _take_leave(stream, request.goodbye, context)
-            return
-        elif event == "hello":
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "malformed stream: a second Hello")
+
+
+async def _is_last(stream: Stream, data: bytes, context: Any) -> bool:
+    """Act on one message; whether it was the group's last."""
+    try:
+        request = decode(pb.AttachRequest, data)
+        match request.WhichOneof("event"):
+            case "progress":
+                stream.progress(request.progress.step, _phase_of(request.progress.phase))
+            case "goodbye":
+                await _take_leave(stream, request.goodbye, context)
+                return True
+            case "hello":
+                raise ValueError("malformed stream: a second Hello")
+    except ValueError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    return False
 
 
 async def _take_leave(stream: Stream, goodbye: pb.Goodbye, context: Any) -> None:

@@ -152,7 +152,7 @@ class SqliteStore:
                 _read_to_the_end(Path(folder) / FILE_NAME)
         except (sqlite3.Error, OSError, ValueError, TypeError) as error:
             raise StoreError(
-                f"the state directory {self._state_dir} is damaged ({error}): restore {FILE_NAME} "
+                f"the state directory {self._state_dir} is damaged ({_flat(error)}): restore {FILE_NAME} "
                 "from a copy, or choose another --state-dir to start over"
             ) from error
 
@@ -240,8 +240,13 @@ def _trouble(what: str) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"{what} ({error}): check the disk and its permissions") from error
+        raise StoreError(f"{what} ({_flat(error)}): check the disk and its permissions") from error
 
 
 def _too_many(where: str) -> str:
     return f"{where} holds {MAX_JOBS_ON_RECORD} jobs: forget some with `lighthouse forget`"
+
+
+def _flat(error: Exception) -> str:
+    """SQLite may speak in several lines."""
+    return " ".join(str(error).split())

@@ -7,7 +7,7 @@ import grpc
 from lighthouse.coordinator import Coordinator
 from lighthouse.model import Refusal, parse_replica_id
 from lighthouse.refusals import SENTENCE, STATUS
-from lighthouse.wire import member_of
+from lighthouse.wire import decode, member_of
 from protos import torchft_pb2
 
 SERVICE = "torchft.LighthouseService"
@@ -22,18 +22,15 @@ class TorchftServicer:
 
     def handler(self) -> Any:
         """What a grpc.aio server is given to serve this service."""
-        # Replies are encoded here: a quorum's once for all its members.
+        # Bytes in and out: malformed ones are answered here, and a quorum's reply is encoded once
+        # for all its members.
         methods = {
-            "Quorum": grpc.unary_unary_rpc_method_handler(
-                self.quorum, request_deserializer=torchft_pb2.LighthouseQuorumRequest.FromString
-            ),
-            "Heartbeat": grpc.unary_unary_rpc_method_handler(
-                self.heartbeat, request_deserializer=torchft_pb2.LighthouseHeartbeatRequest.FromString
-            ),
+            "Quorum": grpc.unary_unary_rpc_method_handler(self.quorum),
+            "Heartbeat": grpc.unary_unary_rpc_method_handler(self.heartbeat),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def quorum(self, request: torchft_pb2.LighthouseQuorumRequest, context: Any) -> bytes:
+    async def quorum(self, request: bytes, context: Any) -> bytes:
         """Wait until the requester is in a quorum; a cancelled call no longer counts."""
         try:
             member = member_of(request)
@@ -45,10 +42,11 @@ class TorchftServicer:
             raise AssertionError("abort does not return")
         return outcome
 
-    async def heartbeat(self, request: torchft_pb2.LighthouseHeartbeatRequest, context: Any) -> bytes:
+    async def heartbeat(self, request: bytes, context: Any) -> bytes:
         """Note the pulse."""
         try:
-            id = parse_replica_id(request.replica_id)
+            beat = decode(torchft_pb2.LighthouseHeartbeatRequest, request)
+            id = parse_replica_id(beat.replica_id)
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         refusal = self._coordinator.beat(id)

@@ -1,13 +1,32 @@
 """torchft's messages and our own nouns: from one to the other and back."""
 
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lighthouse.model import Member, Quorum, parse_replica_id
 from protos import torchft_pb2
 
+M = TypeVar("M", bound=Message)
 
-def member_of(request: torchft_pb2.LighthouseQuorumRequest) -> Member:
-    """Who asks. Raises ValueError with one sentence if the message names nobody properly."""
+
+def decode(kind: type[M], data: bytes) -> M:
+    """Read a message of this kind. Raises ValueError with one sentence if it is none."""
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise ValueError(f"malformed message: this is no {kind.__name__}") from None
+    return message
+
+
+def member_of(data: bytes) -> Member:
+    """Who asks, from an encoded LighthouseQuorumRequest.
+
+    Raises ValueError with one sentence if the message names nobody properly.
+    """
+    request = decode(torchft_pb2.LighthouseQuorumRequest, data)
     if not request.HasField("requester"):
         raise ValueError("malformed request: the requester is missing")
     message = request.requester

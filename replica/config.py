@@ -82,9 +82,13 @@ class GroupConfig:
             )
         if self.group < 0:
             raise UserError(f"replica group id {self.group} is negative: number the groups from 0")
-        for name in ("steps", "micro_batches"):
+        for name in ("steps", "micro_batches", "max_nonfinite_steps"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.digest_every < 0:
+            raise UserError(f"digest_every is {self.digest_every}: give a number of steps, or 0 for never")
+        if not 0 <= self.seed < 1 << 64:
+            raise UserError(f"seed is {self.seed}: it must be at least 0 and fit into 64 bits")
 
 
 def number(name: str, text: str) -> int:

@@ -30,10 +30,20 @@ def run(main: Callable[[], object]) -> NoReturn:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else ExitCode.DO_NOT_RESTART
+        code = _code_of(error)
     except BaseException:
         code = ExitCode.RESTART
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _code_of(error: SystemExit) -> int:
+    """What the interpreter does with it: none means success, a text is printed and means failure."""
+    if error.code is None:
+        return ExitCode.FINISHED
+    if isinstance(error.code, int):
+        return error.code
+    print(error.code, file=sys.stderr)
+    return ExitCode.DO_NOT_RESTART

@@ -33,6 +33,7 @@ class Recorder:
             if rank == 0:
                 self._ledger = self._files.enter_context(Ledger(out, group, incarnation))
         except OSError as error:
+            self._files.close()
             raise UserError(
                 f"cannot write below {out} ({error.strerror}): choose another folder with --out"
             ) from None

@@ -169,22 +169,23 @@ def _shard_bytes(entry: Entry, rank: int, world_size: int) -> int:
 def materialise(optimizer: torch.optim.Optimizer) -> None:
     """Make the optimizer create its state tensors, and leave every value as before a first step.
 
-    The method is that of torch.distributed.checkpoint: one step with zero gradients and a zero
-    learning rate; here the parameters are put back and step counts are set to zero as well.
+    One step with zero gradients and without weight decay, which would end up in momentum; then the
+    parameters are put back and step counts are set to zero.
     """
     if optimizer.state:
         return
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    rates = [group["lr"] for group in optimizer.param_groups]
+    groups = optimizer.param_groups
+    parameters = [parameter for group in groups for parameter in group["params"]]
     before = [parameter.detach().clone() for parameter in parameters]
-    for group in optimizer.param_groups:
-        group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
+    decays = [group.get("weight_decay") for group in groups]
+    for group in groups:
+        group.update({"weight_decay": 0.0} if "weight_decay" in group else {})
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
+    for group, decay in zip(groups, decays, strict=True):
+        group.update({"weight_decay": decay} if "weight_decay" in group else {})
     for parameter, old in zip(parameters, before, strict=True):
         parameter.copy_(old)
         if isinstance(count := optimizer.state[parameter].get("step"), torch.Tensor):

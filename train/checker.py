@@ -229,14 +229,18 @@ def _lives_unlaunched(evidence: Evidence) -> Iterator[Violation]:
     """Each launch has one life at most, unless the launcher restarts in place."""
     if evidence.job is None or evidence.job.restarts_in_place:
         return
+    launches = [(index, event) for index, event in enumerate(evidence.events) if _is_launch(event)]
     seen: dict[int, int] = defaultdict(int)
     for index, (group, incarnation) in lives(evidence):
         seen[group] += 1
-        before = evidence.events[:index]
-        launches = sum(1 for e in before if e.group == group and e.kind is EventKind.GROUP_LAUNCHED)
-        if seen[group] > launches:
-            text = f"life {incarnation} of group {group} is its number {seen[group]} of {launches} launches"
+        before = sum(event.group == group for at, event in launches if at < index)
+        if seen[group] > before:
+            text = f"life {incarnation} of group {group} is its number {seen[group]} of {before} launches"
             yield Violation(kind=ViolationKind.LIFE_UNLAUNCHED, text=text, group=group)
+
+
+def _is_launch(event: Event) -> bool:
+    return event.kind is EventKind.GROUP_LAUNCHED
 
 
 def _backstop_reads(evidence: Evidence) -> Iterator[Violation]:

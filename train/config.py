@@ -79,7 +79,7 @@ class DataSection:
     path: str = ""
     tokens: Tokens = Tokens.BYTES
     sequence_length: int = 128
-    samples_per_micro_batch: int = 6
+    samples_per_micro_batch: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,15 @@ from typing import Any
 from replica.ledger import EventKind, LedgerLine, Outcome
 from train.evidence import Event, Evidence
 from train.history import (
+    NO_QUORUM,
     commits,
     commits_by_attempt,
     commits_by_step,
+    group_numbers,
     is_death,
     is_exact,
+    life,
+    life_starts,
     quorum,
     repeats,
     rounds_by_attempt,
@@ -102,37 +106,59 @@ def final_digest(evidence: Evidence) -> str | None:
 
 
 def survivor_stalls_s(evidence: Evidence) -> list[float]:
-    """For each kill of a group: seconds to the next commit of another one, less a typical step.
+    """For each kill of a group: seconds that the others waited for a commit, less a typical step.
 
-    Kills after which no other group committed any more are left out.
+    The attempt under way at the kill may still commit, and the wait comes after it: so all waits
+    count, from the kill to the first commit in a quorum of later id than the victim's, and the
+    longest is taken. Kills after which no other group committed any more are left out.
     """
-    done = commits(evidence.lines)
+    done = sorted(commits(evidence.lines), key=lambda line: line.t)
     typical = median(line.seconds.total for line in done) if done else 0.0
-    waits = []
+    stalls = []
     for kill in evidence.deaths:
-        later = [line.t - kill.t for line in done if line.group != kill.group and line.t > kill.t]
-        if later:
-            waits.append(max(0.0, min(later) - typical))
+        later = [line for line in done if line.group != kill.group and line.t > kill.t]
+        waits = _waits_s(later, kill.t, _quorum_at(evidence, kill))
+        if waits:
+            stalls.append(max(0.0, max(waits) - typical))
+    return stalls
+
+
+def _waits_s(later: Iterable[LedgerLine], since: float, quorum_id: int) -> list[float]:
+    """Seconds between the first commits of steps after `since`, up to one in a later quorum."""
+    waits: list[float] = []
+    step = None
+    for line in later:
+        if line.step != step:
+            waits.append(line.t - since)
+            since, step = line.t, line.step
+        if quorum(line) > quorum_id:
+            break
     return waits
+
+
+def _quorum_at(evidence: Evidence, kill: Event) -> int:
+    """The last quorum id that the victim of a kill is known to have been in, NO_QUORUM without any."""
+    told = (
+        event.integer("quorum_id") or 0
+        for event in evidence.of(EventKind.QUORUM)
+        if event.t <= kill.t and kill.group in group_numbers(event.values["participants"])
+    )
+    written = (
+        quorum(line) for line in evidence.lines if line.t <= kill.t and kill.group in line.participants
+    )
+    return max((*told, *written), default=NO_QUORUM)
 
 
 def rejoins_s(evidence: Evidence) -> list[float]:
     """For each kill of a group: seconds to its next commit in a new life, where there was one."""
+    begun = life_starts(evidence)
     waits = []
     for kill in evidence.deaths:
         lines = evidence.ledgers.get(kill.group, ()) if kill.group is not None else ()
-        earlier = _lives_before(evidence, kill)
-        back = [
-            line.t - kill.t for line in commits(lines) if line.t > kill.t and line.incarnation not in earlier
-        ]
+        back = [line.t - kill.t for line in commits(lines) if begun.get(life(line), line.t) > kill.t]
         if back:
             waits.append(min(back))
     return waits
-
-
-def _lives_before(evidence: Evidence, kill: Event) -> set[str | None]:
-    """The lives of the group that was killed that had shown themselves by then."""
-    return {event.incarnation for event in evidence.events if event.group == kill.group and event.t <= kill.t}
 
 
 def heals(evidence: Evidence) -> list[tuple[float, float]]:

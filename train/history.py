@@ -107,6 +107,14 @@ def lives(evidence: Evidence) -> list[tuple[int, Life]]:
     return sorted((index, one) for one, index in first.items())
 
 
+def life_starts(evidence: Evidence) -> Mapping[Life, float]:
+    """When each life showed its first sign in the events, in seconds since the epoch."""
+    known = [
+        (evidence.events[index].t, one) for index, one in lives(evidence) if index < len(evidence.events)
+    ]
+    return {one: t for t, one in known}
+
+
 def rounds_by_attempt(evidence: Evidence) -> Mapping[Attempt, list[RoundDone]]:
     """The finished rounds of each attempt, by step and quorum id."""
     found: dict[Attempt, list[RoundDone]] = defaultdict(list)

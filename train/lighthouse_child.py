@@ -14,7 +14,7 @@ _FIRST_LINE = {
     LighthouseKind.HEADWAY: re.compile(
         r"^lighthouse listening on http://\S+:(?P<port>\d+), status on (?P<status>\S+)", re.MULTILINE
     ),
-    LighthouseKind.TORCHFT: re.compile(r"Lighthouse listening on: (?P<status>http://\S+:(?P<port>\d+))"),
+    LighthouseKind.TORCHFT: re.compile(r"Lighthouse listening on: http://\S+:(?P<port>\d+)"),
 }
 _MAX_FAILURES = 5
 _STEADY_S = 10.0
@@ -106,7 +106,8 @@ class LighthouseChild:
         if found is None or not self.child.running:
             return
         self._port = int(found["port"])
-        self.status_url = found["status"]
+        # torchft's has its page on the port of its service.
+        self.status_url = found.groupdict().get("status", f"http://{self.address}")
         self._announced = True
         self._events.write(EventKind.LIGHTHOUSE_UP, cause="started")
 

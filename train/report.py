@@ -1,8 +1,9 @@
-"""What a run amounted to: report.json for programs, a short report for people.
+"""What a run amounted to: report.json for programs, report.html and a short report for people.
 
     python -m train.report DIR...
 
-prints it for each run. The exit code is 0 if no promise was broken, 1 if one was, 4 for bad input.
+prints the short one for each run and writes the others. The exit code is 0 if no promise was broken,
+1 if one was, 4 for bad input.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from replica.ledger import EventKind
 from train import figures
 from train.checker import check
 from train.evidence import Evidence, read_evidence
+from train.report_html import render_html
 from train.violations import Violation, ViolationKind
 
 VIOLATED = 1
@@ -66,18 +68,25 @@ def build_report(evidence: Evidence) -> dict[str, Any]:
 
 
 def write_report(out: Path) -> dict[str, Any]:
-    """Judge the run in folder `out` and write `out/report.json`, whole or not at all; returns it.
+    """Judge the run in folder `out`; write `report.json` and `report.html` there, each whole or not
+    at all; returns the report.
 
-    Raises UserError where there is no run, OSError where the file cannot be written.
+    Raises UserError where there is no run, OSError where a file cannot be written.
     """
-    report = build_report(read_evidence(out))
-    unfinished = out / f".report.json.{os.getpid()}"
+    evidence = read_evidence(out)
+    report = build_report(evidence)
+    _publish(out / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
+    _publish(out / "report.html", render_html(evidence, report, format_report(report)))
+    return report
+
+
+def _publish(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        unfinished.replace(out / "report.json")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return report
 
 
 def format_report(report: dict[str, Any]) -> str:
@@ -106,7 +115,7 @@ def format_report(report: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the report of each run named, and write its report.json; returns the exit code."""
+    """Print the report of each run named, and write its files; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m train.report", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("out", nargs="+", type=Path, metavar="DIR", help="the --out folder of a run")

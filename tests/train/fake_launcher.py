@@ -11,7 +11,7 @@ program = sys.argv[sys.argv.index("--max-restarts") + 2 :]
 workers = [
     subprocess.Popen(
         [sys.executable, "-S", *program],
-        env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "LAUNCHER": str(os.getpid())},
         start_new_session=True,
     )
     for rank in range(ranks)

@@ -1,7 +1,8 @@
 """A trainer that only pretends, for tests of the local cluster: it writes a ledger and takes its time.
 
 Takes the step from the ledgers of the other groups when it starts, as if healed. Arguments: the
-seconds of a step; then `refuse`, `crash` or `linger` for a trainer that behaves badly.
+seconds of a step; then `refuse`, `crash` or `linger` for a trainer that behaves badly, or
+`kills-N` for one that is content after a step, however few it has done, once there were N kills.
 """
 
 import json
@@ -15,7 +16,7 @@ out = Path(os.environ["HEADWAY_OUT"])
 group, rank = int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["RANK"])
 steps = int(os.environ["HEADWAY_STEPS"])
 step_s, manner = float(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "well"
-launcher = os.getppid()
+launcher = int(os.environ["LAUNCHER"])
 
 
 def append(path: Path, **entry: object) -> None:
@@ -53,9 +54,19 @@ LINE = {
     "rounds": [],
     "seconds": dict.fromkeys(("quorum", "heal", "compute", "reduce", "vote", "commit", "total"), 0.0),
 }
+
+
+def content() -> bool:
+    """Whether there have been as many kills as the trainer was told to wait for."""
+    wanted = manner.removeprefix("kills-")
+    return wanted.isdigit() and (out / "events.jsonl").read_text().count('"kind":"kill"') >= int(wanted)
+
+
 step = newest_step()
 while step < steps and os.getppid() == launcher:
     time.sleep(step_s)
     if rank == 0:
         append(out / "ledger" / f"group-{group}.jsonl", **LINE, step=step, loss=5 - step / 100)
     step += 1
+    if content():
+        break

@@ -97,7 +97,7 @@ def test_a_job_runs_to_its_end(start: Start) -> None:
 
 
 def test_a_killed_group_is_gone_at_once_and_comes_back(start: Start) -> None:
-    cluster = start(steps=200)
+    cluster = start(steps=9000)
     cluster.wait_step(5, group=1)
     before = cluster.pids(1)
     assert len(before) == 3
@@ -117,7 +117,7 @@ def test_a_killed_group_is_gone_at_once_and_comes_back(start: Start) -> None:
 
 
 def test_one_rank_is_killed_alone(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     cluster.wait_step(3, group=0)
     launcher = cluster.pids(0)[0]
     (worker,) = cluster.kill(0, rank=1)
@@ -130,7 +130,7 @@ def test_one_rank_is_killed_alone(start: Start) -> None:
 
 
 def test_workers_of_a_killed_launcher_end_before_the_group_is_back(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     cluster.wait_step(3, group=0)
     launcher, *workers = cluster.pids(0)
     assert cluster.kill_launcher(0) == [launcher]
@@ -139,7 +139,7 @@ def test_workers_of_a_killed_launcher_end_before_the_group_is_back(start: Start)
 
 
 def test_what_outlives_its_group_is_killed_with_it(start: Start) -> None:
-    cluster = start("linger", steps=500)
+    cluster = start("linger", steps=9000)
     cluster.wait_step(3, group=0)
     pids = cluster.pids(0)
     assert len(pids) == 5
@@ -148,7 +148,7 @@ def test_what_outlives_its_group_is_killed_with_it(start: Start) -> None:
 
 
 def test_two_groups_are_killed_at_once(start: Start) -> None:
-    cluster = start(steps=500, groups=3)
+    cluster = start(steps=9000, groups=3)
     for group in range(3):
         cluster.wait_step(3, group=group)
     cluster.kill(0)
@@ -159,7 +159,7 @@ def test_two_groups_are_killed_at_once(start: Start) -> None:
 
 
 def test_a_paused_group_stands_still_and_goes_on(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     cluster.wait_step(3, group=0)
     cluster.pause(0)
     step = cluster.step(0)
@@ -175,7 +175,7 @@ def test_a_paused_group_stands_still_and_goes_on(start: Start) -> None:
 
 
 def test_one_rank_is_paused(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     cluster.wait_step(1, group=0)
     cluster.pause(0, rank=1)
     worker = processes.worker_of_rank(cluster.pids(0), 1)
@@ -185,7 +185,7 @@ def test_one_rank_is_paused(start: Start) -> None:
 
 
 def test_the_lighthouse_comes_back_on_its_port(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     address = cluster.lighthouse_address
     cluster.kill_lighthouse()
     assert not cluster.snapshot().lighthouse_up
@@ -202,7 +202,7 @@ def test_the_lighthouse_comes_back_on_its_port(start: Start) -> None:
 
 
 def test_a_paused_lighthouse_goes_on(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     cluster.pause_lighthouse()
     assert not cluster.snapshot().lighthouse_up
     cluster.resume_lighthouse()
@@ -210,7 +210,7 @@ def test_a_paused_lighthouse_goes_on(start: Start) -> None:
 
 
 def test_a_lighthouse_that_ends_by_itself_is_started_again(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     address = cluster.lighthouse_address
     (pid,) = [pid for pid in writers(cluster.out) if output_of(pid).name == "lighthouse.log"]
     os.kill(pid, signal.SIGKILL)
@@ -237,12 +237,12 @@ def test_a_group_that_always_fails_ends_the_cluster(start: Start, monkeypatch: p
 
 
 def test_a_latecomer_does_not_train_alone(start: Start) -> None:
-    cluster = start(steps=30, restart_delay_s=30.0, lighthouse_kind="torchft")
-    cluster.wait_step(20, group=1)
+    cluster = start(steps=60, restart_delay_s=60.0, lighthouse_kind="torchft")
+    cluster.wait_step(2, group=1)
     cluster.kill(1)
     cluster.wait(timeout_s=20)
-    assert cluster.step(0) == 30
-    assert cluster.step(1) < 30
+    assert cluster.step(0) == 60
+    assert cluster.step(1) < 60
     assert kinds(cluster).count("group_launched") == 2
 
 
@@ -257,7 +257,7 @@ def test_without_restart_a_killed_group_stays_down(start: Start) -> None:
 
 
 def test_waiting_fails_when_all_are_down(start: Start) -> None:
-    cluster = start(steps=500, restart=False)
+    cluster = start(steps=9000, restart=False)
     cluster.wait_step(3)
     for group in range(2):
         cluster.kill(group)
@@ -266,21 +266,21 @@ def test_waiting_fails_when_all_are_down(start: Start) -> None:
 
 
 def test_waiting_has_a_limit_and_shows_the_logs(start: Start) -> None:
-    cluster = start(steps=500)
-    with pytest.raises(ClusterError, match=r"waited 0.2 s for any group to commit 400 steps") as caught:
-        cluster.wait_step(400, timeout_s=0.2)
+    cluster = start(steps=9000)
+    with pytest.raises(ClusterError, match=r"waited 0.2 s for any group to commit 8000 steps") as caught:
+        cluster.wait_step(8000, timeout_s=0.2)
     assert "group-0.log" in str(caught.value)
 
 
 def test_an_interrupted_cluster_stops_waiting(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     cluster.interrupt()
     with pytest.raises(ClusterError, match="interrupted"):
         cluster.wait()
 
 
 def test_stop_ends_everything_within_its_time(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     cluster.wait_step(1)
     pids = cluster.pids(0) + cluster.pids(1)
     cluster.pause(0)
@@ -294,7 +294,7 @@ def test_stop_ends_everything_within_its_time(start: Start) -> None:
 
 
 def test_unknown_groups_and_ranks_are_named(start: Start) -> None:
-    cluster = start(steps=500)
+    cluster = start(steps=9000)
     with pytest.raises(ClusterError, match="no group 2: groups are 0 to 1"):
         cluster.kill(2)
     cluster.wait_step(1, group=0)
@@ -340,7 +340,7 @@ from train.cluster import LocalCluster
 from train.commands import ClusterSettings
 cluster = LocalCluster(
     out=Path(sys.argv[1]), script=Path(sys.argv[2]), launcher=sys.argv[3].split(), args=["0.02"],
-    lighthouse_kind="torchft", groups=2, ranks=2, steps=5000,
+    lighthouse_kind="torchft", groups=2, ranks=2, steps=90000,
 ).start()
 cluster.wait_step(1, group=0)
 cluster.wait_step(1, group=1)

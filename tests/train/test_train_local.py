@@ -23,7 +23,7 @@ def pretended_lighthouse(settings: ClusterSettings, port: int) -> list[str]:
 def pretended_group(settings: ClusterSettings, group: int, lighthouse: str) -> list[str]:
     ranks = ["--nproc-per-node", str(settings.ranks), "--max-restarts", "0"]
     launcher = [sys.executable, "-S", str(HERE / "fake_launcher.py"), *ranks]
-    return [*launcher, str(HERE / "fake_trainer.py"), os.environ.get("STEP_S", "0.03")]
+    return [*launcher, str(HERE / "fake_trainer.py"), *os.environ.get("TRAINER", "0.03").split()]
 
 
 @pytest.fixture
@@ -48,8 +48,9 @@ def test_a_job_runs_to_its_end_in_a_fresh_folder(capfd: pytest.CaptureFixture[st
 
 
 @pytest.mark.usefixtures("pretended")
-def test_kills_happen_as_told(tmp_path: Path) -> None:
-    words = ["--groups", "2", "--steps", "60", "--kill-at", "5:1", "--kill-at", "6:0", "--kill-rank", "1"]
+def test_kills_happen_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINER", "0.03 kills-2")
+    words = ["--groups", "2", "--steps", "9000", "--kill-at", "5:1", "--kill-at", "6:0", "--kill-rank", "1"]
     assert local.main([*words, "--out", str(tmp_path / "run")]) == 0
     text = (tmp_path / "run" / "events.jsonl").read_text()
     assert text.count('"kind":"kill"') == 2
@@ -57,8 +58,9 @@ def test_kills_happen_as_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("pretended")
-def test_a_storm_hits_every_group(tmp_path: Path) -> None:
-    words = ["--groups", "2", "--ranks", "1", "--steps", "80", "--kill-every", "0.1"]
+def test_a_storm_hits_every_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINER", "0.03 kills-2")
+    words = ["--groups", "2", "--ranks", "1", "--steps", "9000", "--kill-every", "0.1"]
     assert local.main([*words, "--out", str(tmp_path / "run")]) == 0
     kills = [
         line for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines() if '"kill"' in line
@@ -92,7 +94,7 @@ def test_standing_still_has_a_limit(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(local, "_STALL_S", 0.3)
-    monkeypatch.setenv("STEP_S", "0.9")
+    monkeypatch.setenv("TRAINER", "0.9")
     assert local.main(["--groups", "1", "--ranks", "1", "--steps", "3"]) == 1
     assert "no group has committed a step for 0.3 s" in capfd.readouterr().err
 

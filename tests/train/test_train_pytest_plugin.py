@@ -12,6 +12,7 @@ from train.pytest_plugin import StartCluster, local_cluster
 __all__ = ["local_cluster"]
 
 HERE = Path(__file__).parent
+LIGHTHOUSE = [sys.executable, "-S", str(HERE / "fake_lighthouse.py")]
 FAKES = {
     "script": HERE / "fake_trainer.py",
     "args": ["0.02"],
@@ -22,21 +23,22 @@ FAKES = {
 
 @pytest.fixture(autouse=True)
 def _pretended_lighthouse(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [sys.executable, "-S", str(HERE / "fake_lighthouse.py")]
     monkeypatch.setattr(
-        "train.lighthouse_child.lighthouse_command", lambda settings, port: [*words, f"127.0.0.1:{port}"]
+        "train.lighthouse_child.lighthouse_command", lambda settings, port: [*LIGHTHOUSE, f"127.0.0.1:{port}"]
     )
 
 
 PLAIN_FAKES = {**FAKES, "script": str(FAKES["script"])}
 TEST_OF_A_USER = f"""
+import train.lighthouse_child
 from train.pytest_plugin import local_cluster
 
+train.lighthouse_child.lighthouse_command = lambda settings, port: [*{LIGHTHOUSE!a}, f"127.0.0.1:{{port}}"]
 FAKES = {PLAIN_FAKES!a}
 pids = []
 
 def test_mine(local_cluster):
-    cluster = local_cluster(**FAKES, lighthouse_kind="torchft", steps=9000)
+    cluster = local_cluster(**FAKES, steps=9000)
     cluster.wait_step(3, group=0)
     pids.extend(cluster.pids(0))
     assert False, "as it happens"

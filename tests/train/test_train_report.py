@@ -118,11 +118,25 @@ def test_digests_that_were_never_computed_do_not_agree() -> None:
 
 
 def test_stall_is_the_wait_for_another_group_less_a_typical_step() -> None:
-    lines = [line(10, 0, 0), line(10, 1, 0), line(10.6, 0, 1), line(14.5, 1, 1), line(15, 1, 2)]
+    lines = [line(10, 0, 0), line(10, 1, 0), line(14.5, 1, 1, 2), line(14.6, 2, 1, 2), line(15.2, 1, 2, 2)]
     assert report(lines, kill(10.5, 0))["survivor_stall_s"] == {"p50": 3.0, "p99": 3.0, "max": 3.0}
     assert report(lines, kill(14.2, 0))["survivor_stall_s"]["max"] == 0.0
     both = report(lines, kill(10.5, 0), kill(14.2, 0))
     assert both["survivor_stall_s"] == {"p50": 1.5, "p99": 3.0, "max": 3.0}
+
+
+def test_stall_after_an_attempt_that_outlived_the_kill_counts() -> None:
+    """The step under way is committed 0.1 s after the kill; the survivors wait then."""
+    lines = [line(9, 1, 0), line(10, 1, 1), line(10.001, 2, 1), line(14, 1, 2, quorum_id=2)]
+    members = event(
+        1, EventKind.QUORUM, group=1, incarnation="life1", step=0, quorum_id=1, participants=[0, 1]
+    )
+    assert report(lines, members, kill(9.9, 0))["survivor_stall_s"]["max"] == 3.0
+
+
+def test_joiner_killed_outside_any_quorum_stalls_nobody() -> None:
+    lines = [line(9, 1, 0, participants=(1,)), line(10, 1, 1, participants=(1,)), line(30, 1, 2)]
+    assert report(lines, kill(9.9, 0))["survivor_stall_s"]["max"] == 0.0
 
 
 def test_kills_that_no_survivor_outlived_have_no_stall() -> None:
@@ -237,7 +251,8 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text("an old one")
     found = write_report(tmp_path)
     assert json.loads((tmp_path / "report.json").read_text()) == found
-    assert [path.name for path in tmp_path.glob("*report*")] == ["report.json"]
+    assert sorted(path.name for path in tmp_path.glob("*report*")) == ["report.html", "report.json"]
+    assert format_report(found).splitlines()[0] in (tmp_path / "report.html").read_text()
     assert found["out"] == str(tmp_path)
 
 

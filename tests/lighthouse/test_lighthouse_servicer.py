@@ -1,0 +1,160 @@
+"""Our own service over real sockets: attach, death, re-attach, goodbye, status, forget."""
+
+import asyncio
+import json
+
+import grpc
+from serving import Caller, code_of, hello, run, until
+
+from lighthouse.model import StartMode
+from lighthouse.slot import Gone
+from protos import lighthouse_pb2 as pb
+
+METHOD = "/headway.lighthouse.v1.LighthouseService/"
+
+
+def gone(caller: Caller, group: int) -> Gone | None:
+    return caller.lighthouse.coordinator.machines["job"].table.slots[group].gone
+
+
+async def status(caller: Caller) -> dict[str, object]:
+    reply = pb.StatusResponse.FromString(await caller.raw(METHOD + "Status", b""))
+    document: dict[str, object] = json.loads(reply.json)
+    return document
+
+
+def goodbye(step: int, *, finished: bool) -> pb.AttachRequest:
+    return pb.AttachRequest(goodbye=pb.Goodbye(step=step, finished=finished))
+
+
+def test_start_modes() -> None:
+    async def body(caller: Caller) -> None:
+        modes = []
+        for group in (0, 1):
+            call = caller.attach()
+            await call.write(hello(group))
+            modes.append((await call.read()).welcome.start_mode)
+        assert modes == [StartMode.FRESH, StartMode.HEAL]
+
+    run(body)
+
+
+def test_a_cut_stream_frees_the_others_at_once() -> None:
+    async def body(caller: Caller) -> None:
+        streams = [await caller.attached(group) for group in range(2)]
+        await asyncio.gather(caller.quorum("job/0:a"), caller.quorum("job/1:a"))
+        waiting = caller.quorum("job/0:a", step=1)
+        streams[1].cancel()
+        reply = await waiting
+        assert [m.replica_id for m in reply.quorum.participants] == ["job/0:a"]
+        assert gone(caller, 1) is Gone.STREAM_BROKE
+        await caller.beat("job/1:a")
+        assert gone(caller, 1) is Gone.STREAM_BROKE
+        again = await caller.attached(1)
+        assert gone(caller, 1) is None
+        again.cancel()
+
+    run(body)
+
+
+def test_half_closing_without_a_goodbye_is_a_death() -> None:
+    async def body(caller: Caller) -> None:
+        stream = await caller.attached(0)
+        await stream.done_writing()
+        assert await code_of(stream) is grpc.StatusCode.OK
+        assert gone(caller, 0) is Gone.STREAM_BROKE
+
+    run(body)
+
+
+def test_goodbye_is_on_record_when_the_stream_ends() -> None:
+    async def body(caller: Caller) -> None:
+        stream = await caller.attached(0)
+        await stream.write(goodbye(12, finished=True))
+        assert await code_of(stream) is grpc.StatusCode.OK
+        assert gone(caller, 0) is Gone.FINISHED
+        late = caller.attach()
+        await late.write(hello(1))
+        welcome = (await late.read()).welcome
+        assert (welcome.start_mode, welcome.step) == (StartMode.FINISHED, 12)
+
+    run(body)
+
+
+def test_a_replaced_incarnation_is_sent_away() -> None:
+    async def body(caller: Caller) -> None:
+        old = await caller.attached(0, "old")
+        new = await caller.attached(0, "new")
+        assert await code_of(old) is grpc.StatusCode.FAILED_PRECONDITION
+        again = caller.attach()
+        await again.write(hello(0, "old"))
+        assert await code_of(again) is grpc.StatusCode.FAILED_PRECONDITION
+        assert gone(caller, 0) is None
+        new.cancel()
+
+    run(body)
+
+
+def test_malformed_streams_are_refused() -> None:
+    async def body(caller: Caller) -> None:
+        bad = [
+            pb.AttachRequest(),
+            pb.AttachRequest(progress=pb.Progress(step=1)),
+            hello(0, replica_id="job/1:a"),
+            hello(0, replica_id="other/0:a"),
+            hello(0, replica_id="pool"),
+            hello(0, job="a b"),
+            hello(0, fingerprint="x" * 2000),
+        ]
+        for first in bad:
+            call = caller.attach()
+            await call.write(first)
+            assert await code_of(call) is grpc.StatusCode.INVALID_ARGUMENT, first
+        second = await caller.attached(0)
+        await second.write(hello(0))
+        assert await code_of(second) is grpc.StatusCode.INVALID_ARGUMENT
+        assert gone(caller, 0) is Gone.STREAM_BROKE
+
+    run(body)
+
+
+def test_progress_shows_in_the_status_and_no_secret_does() -> None:
+    async def body(caller: Caller) -> None:
+        stream = await caller.attached(3, "s3cret")
+        await stream.write(pb.AttachRequest(progress=pb.Progress(step=17, phase=pb.PHASE_REDUCE)))
+        slots = caller.lighthouse.coordinator.machines["job"].table.slots
+        await until(lambda: slots[3].step == 17)
+        await caller.quorum("ddp_0:s3cret")
+        document = await status(caller)
+        assert "s3cret" not in json.dumps(document)
+        pool, job = document["jobs"]  # type: ignore[misc]
+        assert pool["kind"] == "torchft"
+        group = job["groups"][0]
+        assert (group["group"], group["step"], group["phase"]) == (3, 17, "reduce")
+        assert (group["state"], group["incarnations"], group["attached"]) == ("joining", 1, True)
+        await stream.write(pb.AttachRequest(progress=pb.Progress(step=18, phase=99)))  # type: ignore[arg-type]
+        await until(lambda: slots[3].step == 18)
+        stream.cancel()
+
+    run(body)
+
+
+def test_forget_starts_over_and_spares_the_living() -> None:
+    async def body(caller: Caller) -> None:
+        request = pb.ForgetRequest(job="job").SerializeToString()
+        stream = await caller.attached(0)
+        await caller.quorum("job/0:a", step=5)
+        call = caller.raw(METHOD + "Forget", request)
+        assert await code_of(call) is grpc.StatusCode.FAILED_PRECONDITION
+        await stream.write(goodbye(6, finished=True))
+        assert await code_of(stream) is grpc.StatusCode.OK
+        await until(lambda: not caller.lighthouse.coordinator.machines["job"].is_busy(float("inf")))
+        assert pb.ForgetResponse.FromString(await caller.raw(METHOD + "Forget", request)).known
+        assert not pb.ForgetResponse.FromString(await caller.raw(METHOD + "Forget", request)).known
+        fresh = caller.attach()
+        await fresh.write(hello(0, "b"))
+        assert (await fresh.read()).welcome.start_mode == StartMode.FRESH
+        bad = caller.raw(METHOD + "Forget", pb.ForgetRequest(job="a b").SerializeToString())
+        assert await code_of(bad) is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(body)

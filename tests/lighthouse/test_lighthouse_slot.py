@@ -1,0 +1,47 @@
+"""One replica's slot: its place in the queue and what the status calls it."""
+
+import pytest
+
+from lighthouse.model import Member, parse_replica_id
+from lighthouse.slot import Gone, Slot, SlotState
+
+ID = parse_replica_id("job/0:a")
+MEMBER = Member(id=ID, step=4)
+
+
+def test_asking_again_in_time_keeps_the_place_and_later_does_not() -> None:
+    slot = Slot(id=ID)
+    slot.begin_to_ask(MEMBER, 1, 10.0, keep_joined_s=5.0)
+    slot.withdraw(1, 20.0)
+    slot.begin_to_ask(MEMBER, 2, 24.0, keep_joined_s=5.0)
+    assert slot.joined_s == 10.0
+    slot.withdraw(2, 30.0)
+    slot.begin_to_ask(MEMBER, 3, 36.0, keep_joined_s=5.0)
+    assert slot.joined_s == 36.0
+
+
+def test_an_answered_call_gives_up_its_place() -> None:
+    slot = Slot(id=ID)
+    slot.begin_to_ask(MEMBER, 1, 10.0, keep_joined_s=5.0)
+    assert slot.take_calls() == (1,)
+    slot.withdraw(1, 11.0)
+    slot.begin_to_ask(MEMBER, 2, 12.0, keep_joined_s=5.0)
+    assert slot.joined_s == 12.0
+
+
+@pytest.mark.parametrize("gone", Gone)
+def test_the_gone_have_a_state_each(gone: Gone) -> None:
+    wanted = {
+        Gone.SILENT: SlotState.SILENT,
+        Gone.STREAM_BROKE: SlotState.DEAD,
+        Gone.SUPERSEDED: SlotState.DEAD,
+        Gone.LEFT: SlotState.LEFT,
+        Gone.FINISHED: SlotState.FINISHED,
+    }
+    assert Slot(id=ID, gone=gone, calls=[1]).state(in_quorum=True) is wanted[gone]
+
+
+def test_the_living_join_ask_and_train() -> None:
+    assert Slot(id=ID).state(in_quorum=False) is SlotState.JOINING
+    assert Slot(id=ID, calls=[1]).state(in_quorum=True) is SlotState.ASKING
+    assert Slot(id=ID).state(in_quorum=True) is SlotState.TRAINING

@@ -1,0 +1,118 @@
+"""The status server: pages, methods, bounds; and the page and the metrics that it shows."""
+
+import asyncio
+import json
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from serving import Caller, run
+
+from lighthouse.quorum import Reason
+
+
+async def ask(caller: Caller, request: str) -> tuple[str, dict[str, str], str]:
+    """Status line, headers and body of the answer to a raw request."""
+    assert caller.lighthouse.status_url is not None
+    where = urlsplit(caller.lighthouse.status_url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    writer.write(request.encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    status, *lines = head.split("\r\n")
+    return status, dict(line.lower().split(": ", 1) for line in lines), body
+
+
+async def get(caller: Caller, target: str) -> str:
+    status, _, body = await ask(caller, f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert status == "HTTP/1.1 200 OK"
+    return body
+
+
+async def busy(caller: Caller) -> None:
+    """Two groups train, one of them is asking; a torchft replica with an evil name beats."""
+    for group in (0, 1):
+        await caller.attached(group, "s3cret")
+    await asyncio.gather(*(caller.quorum(f"job/{g}:s3cret", step=4, address="<h>") for g in (0, 1)))
+    await caller.beat("<script>alert(1)</script>:s3cret".replace("/", "\\"))
+
+
+def test_pages() -> None:
+    async def body(caller: Caller) -> None:
+        await busy(caller)
+        page = await get(caller, "/")
+        assert "Quorum " in page
+        assert "<script" not in page
+        assert "&lt;script&gt;" in page
+        assert "s3cret" not in page
+        assert "http:" not in page.replace("http-equiv", "")
+        document = json.loads(await get(caller, "/status.json?x=1"))
+        assert [job["job"] for job in document["jobs"]] == ["", "job"]
+        assert document["jobs"][1]["quorum"]["members"] == ["group 0", "group 1"]
+        assert await get(caller, "/healthz") == "ok\n"
+
+    run(body)
+
+
+def test_metrics_parse_and_have_no_secret_and_no_address() -> None:
+    async def body(caller: Caller) -> None:
+        await busy(caller)
+        text = await get(caller, "/metrics")
+        assert "s3cret" not in text
+        assert "<h>" not in text
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        prefix = "headway_lighthouse_"
+        waiting = {
+            sample.labels["reason"]: sample.value
+            for sample in families[prefix + "quorum_waiting"].samples
+            if sample.labels["job"] == "job"
+        }
+        assert waiting == {reason.value: float(reason is Reason.NO_ASKS) for reason in Reason}
+        members = families[prefix + "quorum_members"].samples
+        assert {sample.labels["job"]: sample.value for sample in members} == {"": 0, "job": 2}
+        steps = families[prefix + "group_step"].samples
+        assert {sample.labels["group"]: sample.value for sample in steps} == {"0": 4, "1": 4}
+        assert families[prefix + "quorums"].samples[1].value == 1
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        ("GET /nothing HTTP/1.1\r\n\r\n", "404 Not Found"),
+        ("POST / HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+        ("DELETE /status.json HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+        ("nonsense\r\n\r\n", "405 Method Not Allowed"),
+        (f"GET / HTTP/1.1\r\nX: {'x' * 20_000}\r\n\r\n", "431 Request Header Fields Too Large"),
+    ],
+)
+def test_what_is_not_served(request_text: str, status: str) -> None:
+    async def body(caller: Caller) -> None:
+        answer, headers, _ = await ask(caller, request_text)
+        assert answer == f"HTTP/1.1 {status}"
+        assert headers["connection"] == "close"
+
+    run(body)
+
+
+def test_head_has_no_body() -> None:
+    async def body(caller: Caller) -> None:
+        _, headers, text = await ask(caller, "HEAD /healthz HTTP/1.1\r\n\r\n")
+        assert (headers["content-length"], text) == ("3", "")
+        assert "default-src 'none'" in headers["content-security-policy"]
+
+    run(body)
+
+
+def test_a_visitor_that_hangs_up_or_says_nothing_is_no_trouble() -> None:
+    async def body(caller: Caller) -> None:
+        assert caller.lighthouse.status_url is not None
+        where = urlsplit(caller.lighthouse.status_url)
+        for start in (b"", b"GET / HT"):
+            _, writer = await asyncio.open_connection(where.hostname, where.port)
+            writer.write(start)
+            writer.close()
+        assert await get(caller, "/healthz") == "ok\n"
+
+    run(body)
