@@ -282,9 +282,9 @@ class Stream:
 def _unused_ids(wall_s: float) -> int:
     """Where quorum ids start when nothing is remembered: above all that an earlier life has used.
 
-    4096 ids a second is more than any job can use up. Fits in 63 bits for a very long time.
+    A restart takes longer than 1/4096 s, and no job uses up 4096 ids a second. Fits in 63 bits.
     """
-    return int(wall_s) << 12
+    return int(wall_s * 4096)
 
 
 _GRAVE = (Happening.GONE, Happening.WAITING, Happening.NOT_RECORDED)

@@ -124,8 +124,8 @@ class JobMachine:
         return []
 
     def beat(self, id: ReplicaId, now_s: float) -> tuple[Refusal | None, Effects]:
-        """A replica's pulse. Those of a dead incarnation are let be."""
-        slot, effects = self._enter(id, now_s)
+        """A replica's pulse. Those of a dead or replaced incarnation are let be."""
+        slot, effects = self.table.enter(id, now_s, keep=self.in_quorum, pulse_only=True)
         if isinstance(slot, Refusal):
             return (None if slot is Refusal.SUPERSEDED else slot), effects
         effects += self.table.hear(slot, now_s)
@@ -248,12 +248,15 @@ class JobMachine:
         )
 
     def _unheard(self) -> frozenset[Key]:
-        """Members on record that have not asked since the start and are not known to be dead."""
+        """Members on record that have not asked since the start and are not known to be dead.
+
+        Another incarnation that has attached or asked proves that the one on record is dead.
+        """
         return frozenset(
             key
             for key, text in self._last.items()
             if (slot := self.table.slots.get(key)) is None
-            or (slot.id.text == text and not slot.has_asked and slot.gone is None)
+            or not (slot.has_asked or slot.gone or (slot.id.text != text and slot.stream is not None))
         )
 
     def _reconsider(self, now_s: float) -> Effects:

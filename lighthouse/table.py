@@ -43,16 +43,18 @@ class Table:
         self._full_until_s = float("-inf")
 
     def enter(
-        self, id: ReplicaId, now_s: float, *, keep: Callable[[Slot], bool]
+        self, id: ReplicaId, now_s: float, *, keep: Callable[[Slot], bool], pulse_only: bool = False
     ) -> tuple[Slot | Refusal, Effects]:
         """The slot of this incarnation, which replaces an earlier one at once.
 
-        A full table is first cleared of the silent, those excepted that `keep` holds for.
+        `pulse_only`: it has just beaten. That takes no place from another: a late pulse of an
+        older incarnation must not put out the newer one. A full table is first cleared of the
+        silent, those excepted that `keep` holds for.
         """
         slot = self.slots.get(id.key)
         if slot is not None and slot.id.text == id.text:
             return slot, []
-        if id.text in self._buried:
+        if id.text in self._buried or (slot is not None and pulse_only):
             return Refusal.SUPERSEDED, []
         if slot is not None:
             return self._replace(slot, id)

@@ -62,7 +62,7 @@ class Attempt:
         self._plan = plan
         self._watch = watch
         self._loss: float | None = None
-        self._input_hash = 0
+        self._input_hash: int | None = None
         self.step = plan.step
         self.ended = False
 
@@ -79,7 +79,7 @@ class Attempt:
         group = self._group
         for round_index in self._plan.rounds_of(group.config.group):
             index = micro_batch_of(round_index, group.rank, group.world_size)
-            self._loss, self._input_hash = None, 0
+            self._loss, self._input_hash = None, None
             with self._watch.time("compute"):
                 with seeded(group.config.seed, self.step, index):
                     yield MicroBatch(
@@ -94,7 +94,7 @@ class Attempt:
         """Run backward of a micro-batch's mean loss (a scalar), and keep the loss for the record.
 
         `inputs` is what was fed, any dtype; its hash is recorded, so that a checker can prove that
-        no sample was lost or repeated.
+        no sample was lost or repeated. Give it on all ranks or on none.
         """
         loss.backward()
         self._loss = float(loss.detach())
@@ -107,15 +107,15 @@ class Attempt:
             raise ValueError("attempt.backward(loss) must be called once for each micro-batch")
         group = self._group
         group.sum.add_round(round_index, self._loss)
-        signed = self._input_hash - (1 << 64) if self._input_hash >> 63 else self._input_hash
-        rows = group.ranks.share([self.quorum_id, signed])
+        known = self._input_hash is not None
+        rows = group.ranks.share([known, as_signed(self._input_hash or 0)])
         hashes = b"".join(row[1].to_bytes(8, "little", signed=True) for row in rows)
         group.record.group_event(
             EventKind.ROUND_DONE,
             step=self.step,
             quorum_id=self.quorum_id,
             round=round_index,
-            input_xxh64=xxhash.xxh64_hexdigest(hashes),
+            input_xxh64=xxhash.xxh64_hexdigest(hashes) if known else None,
         )
 
     def commit(self) -> bool:
@@ -199,3 +199,8 @@ class Attempt:
     def _own_rounds(self) -> tuple[tuple[int, int], ...]:
         mine = self._group.config.group
         return tuple((index, mine) for index in self._plan.rounds_of(mine))
+
+
+def as_signed(value: int) -> int:
+    """A 64-bit hash as the signed integer with the same bits, which is what tensors hold."""
+    return value - (1 << 64) if value >> 63 else value

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from lighthouse.client import Phase, parse_address
 from replica.address import reachable_address
 from replica.attempt import Attempt
-from replica.averaging import GradientSum
+from replica.averaging import GradientSum, ReduceFailed
 from replica.bridge.manager import ManagerBridge, Start
 from replica.bridge.transport import Sent
 from replica.config import GroupConfig, settings_from_environment
@@ -325,10 +325,10 @@ class ReplicaGroup:
 
     def _wait_for_the_last(self) -> None:
         """At the end, wait for the members of the last quorum: one that is behind heals from us."""
-        try:
-            self.bridge.process_group.sum_in_place(torch.zeros(1))
-        except (RuntimeError, TimeoutError) as error:
-            self.warn(f"a group left before all had the last step ({error})")
+        # As in a step: gloo ends the processes of all when members bring buffers of different lengths.
+        result = self.sum.reduce(self.bridge.process_group.sum_in_place)
+        if isinstance(result, ReduceFailed):
+            self.warn(f"a group left before all had the last step ({result.error})")
 
     def digest_after(self, step: int) -> str:
         """Digest of the state that `step` led to, where one is due; empty otherwise and off rank 0."""

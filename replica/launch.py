@@ -9,9 +9,11 @@ when the group finished, 3 when it should be started again, 4 when that would fa
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
-from replica.errors import ExitCode
+from replica.errors import ExitCode, UserError
 
 LAUNCHER_PID_VARIABLE = "HEADWAY_LAUNCHER_PID"
 
@@ -39,42 +41,63 @@ def _ending(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def run_once(argv: Sequence[str]) -> ExitCode:
-    """Run one incarnation under torchrun's agent; blocks until it ends."""
+def run_once(arguments: Namespace) -> ExitCode:
+    """Run one incarnation under torchrun's agent; blocks until it ends.
+
+    `arguments` are torchrun's. Raises UserError for arguments that torchrun cannot use.
+    """
+    from torch.distributed import DistNetworkError
     from torch.distributed import run as torchrun
-    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    arguments = torchrun.parse_args(list(argv))
-    arguments.max_restarts = 0
     try:
         torchrun.run(arguments)
     except ChildFailedError as error:
         failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
         print(describe(failures), file=sys.stderr, flush=True)
         return group_exit_code(list(failures.values()))
-    except SignalException as error:
-        print(f"the group was ended by {error.sigval.name}", file=sys.stderr, flush=True)
-        return ExitCode.RESTART
+    except ValueError as error:
+        raise UserError(f"torchrun refuses its flags: {error}") from error
+    except DistNetworkError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        raise UserError(
+            "the rendezvous port is in use: choose another --master-port, or leave it out"
+        ) from error
     return ExitCode.FINISHED
 
 
-def max_restarts(argv: Sequence[str]) -> int:
-    """What torchrun's own parser reads as --max-restarts; torchrun's default is 0."""
+def parse(argv: Sequence[str]) -> Namespace:
+    """Read torchrun's flags, a script or module, and its arguments. Raises UserError."""
     from torch.distributed import run as torchrun
 
-    return int(torchrun.parse_args(list(argv)).max_restarts)
+    parser = torchrun.get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message}: see `torchrun --help`")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    arguments = parser.parse_args(list(argv))
+    script = arguments.training_script
+    if not (arguments.module or arguments.no_python or os.path.exists(script)):
+        raise UserError(f"there is no script {script}: give its path, or a module with -m")
+    return arguments
 
 
 def launch(argv: Sequence[str]) -> ExitCode:
-    """Run a group until it finishes, must not be restarted, or its restarts are used up."""
-    remaining = max_restarts(argv)
+    """Run a group until it finishes, must not be restarted, or its restarts are used up.
+
+    A signal to this process ends the group for good. Raises UserError for unusable arguments.
+    """
+    arguments = parse(argv)
+    remaining, arguments.max_restarts = arguments.max_restarts, 0
     os.environ[LAUNCHER_PID_VARIABLE] = str(os.getpid())
     # torch warns at length when it has to choose this itself.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     while True:
-        code = run_once(argv)
-        if code is not ExitCode.RESTART or remaining == 0:
+        # torchrun fills in defaults, such as a free port: each incarnation starts without them.
+        code = run_once(Namespace(**vars(arguments)))
+        if code is not ExitCode.RESTART or remaining <= 0:
             return code
         remaining -= 1
         print(f"starting the group again, {remaining} restarts are left", file=sys.stderr, flush=True)
@@ -86,7 +109,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(f"{__doc__}\ntorchrun's flags: see `torchrun --help`.")
         return 0 if words else ExitCode.DO_NOT_RESTART
-    return launch(words)
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    try:
+        return launch(words)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return ExitCode.DO_NOT_RESTART
+    except SignalException as error:
+        print(f"the group was ended by {error.sigval.name}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("the group was ended by SIGINT", file=sys.stderr)
+    return ExitCode.RESTART
 
 
 if __name__ == "__main__":

@@ -8,14 +8,15 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
 from replica.errors import RestartError
 
-STORE_KEY = "headway/store"
-READY_KEY = "headway/ready"
+STORE_KEY = "store"
+READY_KEY = "ready"
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +39,10 @@ class Ranks:
     def __init__(self, *, device_type: str, timeout_s: float) -> None:
         _fill_environment_for_single_process()
         limit = timedelta(seconds=timeout_s)
-        # The env:// rendezvous prefixes its keys by torchrun's restart count, so that a group
-        # restarted in place does not read what its dead attempt left in the agent's store.
-        self._store, rank, world_size = next(rendezvous("env://", timeout=limit))
+        store, rank, world_size = next(rendezvous("env://", timeout=limit))
+        # torchrun keeps its store when it restarts a group in place: without a prefix, a rank would
+        # read the addresses that the dead incarnation left there.
+        self._store = PrefixStore(f"headway/{os.environ.get(RESTART_COUNT, '0')}", store)
         self.rank, self.world_size = int(rank), int(world_size)
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
         dist.init_process_group(
@@ -58,16 +60,21 @@ class Ranks:
         if self.rank == 0:
             self._own_store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
             self._store.set(STORE_KEY, f"{host} {self._own_store.port}")
-        host, port = self._store.get(STORE_KEY).decode().split()
+        with sibling_death_ends_the_group():
+            host, port = self._store.get(STORE_KEY).decode().split()
         return StoreAddress(host=host, port=int(port))
 
     def first_then_all(self, action: Callable[[], None], *, timeout_s: float) -> None:
-        """Run `action` on rank 0 while the other ranks wait, longer than a collective would allow."""
+        """Run `action` on rank 0 while the other ranks wait, longer than a collective would allow.
+
+        Raises what `action` raises on rank 0, and RestartError elsewhere when rank 0 is gone.
+        """
         if self.rank == 0:
             action()
             self._store.set(READY_KEY, "")
         else:
-            self._store.wait([READY_KEY], timedelta(seconds=timeout_s))
+            with sibling_death_ends_the_group():
+                self._store.wait([READY_KEY], timedelta(seconds=timeout_s))
 
     def share(self, values: Sequence[int]) -> list[tuple[int, ...]]:
         """All-gather a few 64-bit integers: the result holds each rank's values, in rank order.

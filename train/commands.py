@@ -119,6 +119,7 @@ def environment(
         "HEADWAY_JOB": facts.job,
         "HEADWAY_SEED": str(facts.seed),
         "HEADWAY_ADVERTISE_ADDR": settings.address(group),
+        "HEADWAY_DIGEST_EVERY": "1",
     }
     if facts.steps is not None:
         own["HEADWAY_STEPS"] = str(facts.steps)

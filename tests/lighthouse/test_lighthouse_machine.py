@@ -109,6 +109,8 @@ def test_a_new_incarnation_replaces_the_old_one_at_once() -> None:
           => quorum 1 [0 1] step 2, to 0a 1a
         3.0 ask 0a 3
         3.1 beat 1b
+        3.1 attach 1b
+          => 1b starts: HEAL, step 2
           => stream of 1a closed: superseded
           => replica_gone group 1 superseded
           => on disk: quorum 2, step 3
@@ -224,6 +226,10 @@ def test_after_a_restart_ids_rise_and_survivors_are_heard_first() -> None:
         20.0 restart
         20.1 ask 0a 9
         20.1 beat 2b
+        20.1 why
+          => warming_up: waiting for group 1, group 2: not heard since this server started, 0.0 s of 4.9 s
+        20.1 attach 2b
+          => 2b starts: HEAL, step 8
         20.2 ask 1a 9
           => on disk: quorum 3, step 9
           => quorum 3 [0 1] step 9, to 0a 1a

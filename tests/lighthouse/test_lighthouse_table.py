@@ -61,6 +61,20 @@ def test_restarts_of_one_group_do_not_add_up() -> None:
     assert beat(table, "job/0:998", 0.0) is Refusal.SUPERSEDED
 
 
+def test_a_pulse_alone_takes_no_place_from_another() -> None:
+    table = Table(job="job", limits=LIMITS)
+    first = beat(table, "job/0:a", 0.0)
+    assert isinstance(first, Slot)
+    for gone in (False, True):
+        if gone:
+            table.lose(first, Gone.STREAM_BROKE)
+        pulse, effects = table.enter(parse_replica_id("job/0:b"), 1.0, keep=nobody, pulse_only=True)
+        assert (pulse, effects) == (Refusal.SUPERSEDED, [])
+        assert table.slots[0] is first
+    pulse, _ = table.enter(parse_replica_id("job/1:b"), 1.0, keep=nobody, pulse_only=True)
+    assert isinstance(pulse, Slot)
+
+
 def test_a_death_after_a_silence_is_counted_once() -> None:
     table = Table(job="job", limits=LIMITS)
     slot = beat(table, "job/0:a", 0.0)

@@ -122,7 +122,7 @@ def test_invented_names_fill_no_memory_and_members_stay() -> None:
 def test_a_caller_of_the_past_is_told_so() -> None:
     async def body(caller: Caller) -> None:
         await caller.beat("job/0:old")
-        await caller.beat("job/0:new")
+        await caller.quorum("job/0:new")
         await caller.beat("job/0:old")
         call = caller.quorum("job/0:old")
         assert await code_of(call) is grpc.StatusCode.FAILED_PRECONDITION

@@ -12,5 +12,5 @@ def test_a_lighthouse_on_this_machine_is_reached_over_loopback(lighthouse: str) 
 
 
 def test_an_unresolvable_host_is_the_users_to_mend() -> None:
-    with pytest.raises(UserError, match="'no-such-host.invalid:29510' does not resolve"):
+    with pytest.raises(UserError, match=r"'no-such-host\.invalid:29510' does not resolve"):
         reachable_address("no-such-host.invalid:29510")

@@ -24,9 +24,7 @@ MINIMAL: dict[str, Any] = {
 
 @pytest.mark.parametrize("place", range(len(CHAIN) - 1))
 @pytest.mark.parametrize("factor", [1.0, 1.5])
-def test_each_pair_of_neighbours_in_the_wrong_order_is_refused_naming_both(
-    place: int, factor: float
-) -> None:
+def test_each_pair_of_neighbours_in_the_wrong_order_is_refused_naming_both(place: int, factor: float) -> None:
     values = {name: float(10 * (index + 1)) for index, name in enumerate(CHAIN)}
     shorter, longer = CHAIN[place], CHAIN[place + 1]
     values[shorter] = values[longer] * factor if place + 2 == len(CHAIN) else values[longer]

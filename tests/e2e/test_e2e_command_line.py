@@ -1,0 +1,98 @@
+"""The trainer's command line: mistakes cost one sentence, signals end everything."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+
+
+def trainer(*arguments: str, launcher: bool = False) -> subprocess.CompletedProcess[str]:
+    words = ["-m", "replica.launch", "--nproc-per-node", "2"] if launcher else []
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHFT")}
+    return subprocess.run(
+        [sys.executable, *words, "-m", "train", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--model.dmi", "64"], "model.dim"),
+        (["--model.dim", "many"], "model.dim"),
+        (["no-such-file.toml"], "no-such-file.toml"),
+        (["--data.path", "/no/such/folder", "--lighthouse-addr", "127.0.0.1:1"], "/no/such/folder"),
+        (["--lighthouse-addr", "nowhere"], "nowhere"),
+        (["--replica-group-id", "two"], "two"),
+        (["--steps", "0"], "steps"),
+        ([], "Lighthouse"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(arguments: list[str], told: str) -> None:
+    result = trainer(*arguments)
+    assert result.returncode == 4, result.stderr
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_data_that_is_too_short(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("few words")
+    result = trainer("--data.path", str(tmp_path / "short.txt"), "--lighthouse-addr", "127.0.0.1:1")
+    assert result.returncode == 4
+    assert "too short" in result.stderr
+
+
+def test_the_launcher_passes_the_exit_code_on() -> None:
+    result = trainer("--job.micro_batches", "3", "--lighthouse-addr", "127.0.0.1:1", launcher=True)
+    assert result.returncode == 4, result.stderr
+    assert result.stderr.count("micro_batches") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unreachable_lighthouse_is_waited_for() -> None:
+    result = trainer("--lighthouse-addr", "127.0.0.1:1", "--lighthouse-wait", "1.5", launcher=True)
+    assert result.returncode == 3, result.stderr
+    assert "Lighthouse" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_local_cluster(sign: signal.Signals, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "train.local", "--groups", "2", "--ranks", "1", "--steps", "100000"),
+        *("--config", str(ROOT / "train" / "configs" / "tiny.toml"), "--out", str(tmp_path / "run")),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "training" in line:
+                break
+        process.send_signal(sign)
+        process.wait(timeout=15)
+    assert process.returncode == 128 + sign
+    assert str(tmp_path) not in _command_lines()
+
+
+def _command_lines() -> str:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                found.append((entry / "cmdline").read_bytes().decode(errors="replace"))
+            except OSError:
+                continue
+    return "\n".join(found)

@@ -1,0 +1,168 @@
+"""The coordinator: jobs in memory are bounded, a sick disk stops quorums and loses nothing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from serving import config
+
+from lighthouse import coordinator as coordinator_module
+from lighthouse.clock import ManualClock
+from lighthouse.coordinator import Coordinator, JobAliveError
+from lighthouse.model import Hello, JobRecord, Member, Refusal, StartMode, parse_replica_id
+from lighthouse.store import MemoryStore, StoreError
+from protos import torchft_pb2
+
+Body = Callable[[Coordinator, ManualClock, "SickStore"], Awaitable[None]]
+
+
+class SickStore(MemoryStore):
+    """A store whose disk can be full."""
+
+    full = False
+
+    def write(self, record: JobRecord) -> None:
+        if self.full:
+            raise StoreError("cannot write: the disk is full")
+        super().write(record)
+
+
+def run(body: Body, store: SickStore | None = None, **fields: object) -> SickStore:
+    used = store or SickStore()
+
+    async def main() -> None:
+        clock = ManualClock(wall_s=1000.0)
+        async with asyncio.timeout(10):
+            await body(Coordinator(config(**fields), used, clock), clock, used)
+
+    asyncio.run(main())
+    return used
+
+
+def member(text: str, step: int = 0) -> Member:
+    wire = torchft_pb2.QuorumMember(replica_id=text, step=step).SerializeToString()
+    return Member(id=parse_replica_id(text), step=step, wire=wire)
+
+
+def hello(group: int, incarnation: str = "a") -> Hello:
+    return Hello(job="job", group=group, replica_id=f"job/{group}:{incarnation}", group_world_size=1)
+
+
+async def quorum_id(coordinator: Coordinator, text: str) -> int:
+    reply = await coordinator.ask(member(text))
+    assert isinstance(reply, bytes)
+    return torchft_pb2.LighthouseQuorumResponse.FromString(reply).quorum.quorum_id
+
+
+def test_ids_start_at_one_with_a_directory_and_above_all_earlier_ones_without(tmp_path: Path) -> None:
+    async def with_disk(coordinator: Coordinator, _clock: ManualClock, _store: SickStore) -> None:
+        assert await quorum_id(coordinator, "job/0:a") == 1
+
+    async def without(coordinator: Coordinator, _clock: ManualClock, _store: SickStore) -> None:
+        assert await quorum_id(coordinator, "job/0:a") == 1000 * 4096 + 1
+
+    run(with_disk, state_dir=tmp_path)
+    run(without)
+
+
+def test_a_full_disk_makes_callers_wait_until_there_is_room() -> None:
+    async def body(coordinator: Coordinator, clock: ManualClock, store: SickStore) -> None:
+        store.full = True
+        waiting = asyncio.ensure_future(coordinator.ask(member("job/0:a")))
+        await asyncio.sleep(0)
+        coordinator.tick()
+        assert coordinator.store_trouble == "cannot write: the disk is full"
+        assert not waiting.done()
+        store.full = False
+        clock.advance(0.1)
+        coordinator.tick()
+        assert isinstance(await waiting, bytes)
+        assert coordinator.store_trouble == ""
+
+    assert run(body).load()["job"].quorum_id == 1000 * 4096 + 1
+
+
+def test_the_end_of_a_job_is_not_promised_before_it_is_on_disk() -> None:
+    async def body(coordinator: Coordinator, clock: ManualClock, store: SickStore) -> None:
+        stream = coordinator.attach(hello(0))
+        assert not isinstance(stream, Refusal)
+        store.full = True
+        with stream:
+            assert not stream.goodbye(finished=True, step=9)
+        store.full = False
+        coordinator.tick()
+        late = coordinator.attach(hello(1))
+        assert not isinstance(late, Refusal)
+        assert late.welcome.start_mode is StartMode.FINISHED
+
+    assert run(body).load()["job"].finished_step == 9
+
+
+def test_what_is_on_record_is_taken_up() -> None:
+    store = SickStore()
+    store.write(JobRecord(job="job", quorum_id=70, members=("job/0:a",), max_step=5))
+
+    async def body(coordinator: Coordinator, _clock: ManualClock, _store: SickStore) -> None:
+        assert await quorum_id(coordinator, "job/0:a") == 71
+        assert coordinator.machines["job"].record.max_step == 5
+
+    run(body, store)
+
+
+def test_idle_jobs_make_room_and_busy_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "MAX_JOBS", 2)
+
+    async def body(coordinator: Coordinator, clock: ManualClock, _store: SickStore) -> None:
+        first = await quorum_id(coordinator, "one/0:a")
+        await quorum_id(coordinator, "two/0:a")
+        assert await coordinator.ask(member("three/0:a")) is Refusal.TOO_MANY_JOBS
+        assert coordinator.beat(parse_replica_id("three/0:a")) is Refusal.TOO_MANY_JOBS
+        clock.advance(6.0)
+        coordinator.beat(parse_replica_id("two/0:a"))
+        coordinator.tick()
+        await quorum_id(coordinator, "three/0:a")
+        assert set(coordinator.machines) == {"two", "three"}
+        clock.advance(6.0)
+        coordinator.tick()
+        assert await quorum_id(coordinator, "one/0:b") > first
+
+    run(body)
+
+
+def test_forget() -> None:
+    async def body(coordinator: Coordinator, clock: ManualClock, _store: SickStore) -> None:
+        await quorum_id(coordinator, "job/0:a")
+        with pytest.raises(JobAliveError, match="groups of job are alive"):
+            coordinator.forget("job")
+        clock.advance(6.0)
+        assert coordinator.forget("job")
+        assert not coordinator.forget("job")
+
+    assert run(body).load() == {}
+
+
+def test_hanging_up_ends_calls_and_streams() -> None:
+    async def body(coordinator: Coordinator, _clock: ManualClock, _store: SickStore) -> None:
+        stream = coordinator.attach(hello(0))
+        assert not isinstance(stream, Refusal)
+        waiting = asyncio.ensure_future(coordinator.ask(member("job/0:a")))
+        await asyncio.sleep(0)
+        coordinator.hang_up()
+        assert await waiting is Refusal.GOING_DOWN
+        assert await stream.closed is Refusal.GOING_DOWN
+
+    run(body, min_replicas=2)
+
+
+def test_a_cancelled_ask_leaves_nothing_behind() -> None:
+    async def body(coordinator: Coordinator, _clock: ManualClock, _store: SickStore) -> None:
+        waiting = asyncio.ensure_future(coordinator.ask(member("job/0:a")))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert coordinator.machines["job"].table.slots[0].calls == []
+        assert coordinator._calls == {}
+
+    run(body, min_replicas=2)

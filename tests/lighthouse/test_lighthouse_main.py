@@ -1,0 +1,77 @@
+"""The command line: what status and forget print, and exit codes of bad input."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from test_lighthouse_attach import hello
+from threaded import Threaded, threaded
+
+from lighthouse.__main__ import main
+from lighthouse.client import AttachStream, Phase
+
+
+@pytest.fixture
+def server() -> Iterator[Threaded]:
+    with threaded() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def test_status_and_forget(server: Threaded, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"http://{server.address}"
+    assert main(["status", address]) == 0
+    assert capsys.readouterr().out == "no job has been seen yet\n"
+    with AttachStream(server.address, hello(group=4, incarnation="s3cret")) as stream:
+        stream.open(10)
+        stream.progress(6, Phase.HEAL)
+        server.wait(lambda slot: slot is not None and slot.step == 6, group=4)
+        assert main(["status", address]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].endswith("step 0: nobody")
+        assert lines[1].startswith("  group 4: joining, step 6 (heal), heard ")
+        assert main(["forget", address, "job"]) == 1
+        assert "groups of job are alive" in capsys.readouterr().err
+        assert stream.goodbye(finished=True, step=7)
+    server.wait(lambda slot: slot is not None and slot.stream is None, group=4)
+    assert main(["status", address, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"][0]["finished_step"] == 7
+    for answer in ("job is forgotten\n", "job was not known\n"):
+        assert main(["forget", address, "job"]) == 0
+        assert capsys.readouterr().out == answer
+
+
+def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err.startswith("lighthouse: no Lighthouse answers at 127.0.0.1:1 ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["sail"], "invalid choice: 'sail'"),
+        (["status"], "the following arguments are required: address"),
+        (["status", "nonsense"], "malformed address 'nonsense'"),
+        (["forget", "h:1", "a b"], "malformed job name 'a b'"),
+        (["serve", "--min-replicas", "x"], "argument --min-replicas/--min_replicas: invalid int value"),
+        (["serve", "--groups", "2"], "unrecognized arguments: --groups 2"),
+        (["serve", "--bind", "nonsense"], "malformed address 'nonsense'"),
+        (["serve", "--expected-groups", "1", "--min-replicas", "2"], "the job could never start"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_4(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 4
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("lighthouse: ")
+    assert sentence in output.err
+    assert output.err.count("\n") == 1

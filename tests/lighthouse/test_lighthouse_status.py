@@ -1,0 +1,62 @@
+"""The status document and the page made of it: the current quorum and the forming one are two things."""
+
+from machine_transcript import Transcript
+
+from lighthouse.page import render_page
+from lighthouse.quorum import Rules
+from lighthouse.status import Document, describe_job
+
+SCENARIO = """
+0.0 attach 0a
+0.0 attach 1a
+0.0 ask 0a 4
+0.0 ask 1a 4
+1.0 ask 0a 5
+1.0 beat 1a
+1.0 beat 2a
+"""
+
+
+def document(scenario: str = SCENARIO, now_s: float = 2.0) -> Document:
+    player = Transcript(Rules(join_timeout_s=60.0))
+    player.play(scenario)
+    return describe_job(player.machine, now_s)
+
+
+def test_who_trains_who_asks_who_is_missing_and_why() -> None:
+    job = document()
+    assert job["quorum"] == {"id": 1, "step": 4, "members": ["group 0", "group 1"]}
+    forming = job["forming"]
+    assert (forming["reason"], forming["asking"], forming["missing"]) == (
+        "member_not_asking",
+        ["group 0"],
+        ["group 1"],
+    )
+    assert (forming["waited_s"], forming["limit_s"]) == (1.0, 60.0)
+    states = {group["group"]: group["state"] for group in job["groups"]}
+    assert states == {0: "asking", 1: "training", 2: "joining"}
+    assert job["groups"][1]["last_heard_s"] == 1.0
+
+
+def test_incarnations_are_counted_and_the_dead_stay_visible() -> None:
+    job = document(SCENARIO + "3.0 attach 1b\n3.1 detach 1b\n", now_s=3.2)
+    group = job["groups"][1]
+    assert (group["state"], group["incarnations"], group["last_heard_s"]) == ("dead", 2, None)
+    assert (group["attached"], group["step"]) == (False, 0)
+
+
+def test_the_page_says_the_same() -> None:
+    whole: Document = {"uptime_s": 3.0, "store": "ok", "jobs": [document()]}
+    page = render_page(whole)
+    assert "Quorum 1 at step 4: group 0, group 1." in page
+    assert "waiting for group 1: in the last quorum and not asking yet, 1.0 s of 60.0 s" in page
+    assert "<tr class=joining><td>2<td>joining" in page
+    assert "disk &lt;full&gt;" in render_page({**whole, "store": "disk <full>"})
+    assert "No job has been seen yet" in render_page({**whole, "jobs": []})
+
+
+def test_the_page_of_a_finished_job() -> None:
+    job = document("0.0 attach 0a\n0.0 ask 0a 9\n0.1 goodbye 0a 10 finished")
+    assert job["finished_step"] == 10
+    page = render_page({"uptime_s": 3.0, "store": "ok", "jobs": [job]})
+    assert "Finished at step 10." in page
