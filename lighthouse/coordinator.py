@@ -123,8 +123,10 @@ class Coordinator:
 
     def tick(self) -> None:
         """Time has passed: look at every job."""
+        # Read also when there is no job: the clock takes a long time without readings for a pause.
+        now_s = self._clock.now_s()
         for machine in list(self._machines.values()):
-            self._carry_out(machine, machine.tick(self._clock.now_s()))
+            self._carry_out(machine, machine.tick(now_s))
 
     def forget(self, job: str) -> bool:
         """Drop everything known of a job; whether there was anything.

@@ -96,10 +96,13 @@ class Attempt:
         `inputs` is what was fed, any dtype; its hash is recorded, so that a checker can prove that
         no sample was lost or repeated. Give it on all ranks or on none.
         """
+        if self._loss is not None:
+            raise ValueError("attempt.backward(loss) was called twice for one micro-batch")
         loss.backward()
         self._loss = float(loss.detach())
         if inputs is not None:
-            self._input_hash = xxhash.xxh64_intdigest(inputs.detach().cpu().contiguous().numpy().tobytes())
+            fed = inputs.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            self._input_hash = xxhash.xxh64_intdigest(fed.numpy().tobytes())
 
     def _end_round(self, round_index: int) -> None:
         """Take the round into the sum; the ranks of the group meet here."""

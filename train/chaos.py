@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from replica.errors import UserError
-from train.snapshot import Snapshot
+from train.cluster.snapshot import Snapshot
 
 # In the last steps a killed group could not come back before the end, so nothing would be learnt.
 QUIET_STEPS = 5

@@ -21,12 +21,12 @@ from typing import NoReturn
 
 from replica.errors import ExitCode, UserError
 from train.chaos import Chaos, parse_kill_at
-from train.cluster import LocalCluster
-from train.commands import LighthouseKind
+from train.cluster.commands import LighthouseKind
+from train.cluster.errors import ClusterError
+from train.cluster.local_cluster import LocalCluster
+from train.cluster.view import View, open_view
 from train.config import parse_overrides
-from train.errors import ClusterError
 from train.report import format_report
-from train.view import View, open_view
 
 __all__ = ["ClusterError", "LocalCluster", "main"]
 

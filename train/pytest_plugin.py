@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from train.cluster import LocalCluster
+    from train.cluster.local_cluster import LocalCluster
 
 
 class StartCluster(Protocol):
@@ -40,7 +40,7 @@ class StartCluster(Protocol):
 @pytest.fixture
 def local_cluster(tmp_path: Path) -> Iterator[StartCluster]:
     """A function that starts clusters; all of them are ended when the test is over."""
-    from train.cluster import LocalCluster
+    from train.cluster.local_cluster import LocalCluster
 
     started: list[LocalCluster] = []
 

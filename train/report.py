@@ -20,11 +20,11 @@ from typing import Any
 
 from replica.errors import ExitCode, UserError
 from replica.ledger import EventKind
-from train import figures
-from train.checker import check
-from train.evidence import Evidence, read_evidence
+from train.evidence import figures
+from train.evidence.checker import check
+from train.evidence.files import Evidence, read_evidence
+from train.evidence.violations import Violation, ViolationKind
 from train.report_html import render_html
-from train.violations import Violation, ViolationKind
 
 VIOLATED = 1
 SHOWN_PER_KIND = 3

@@ -5,9 +5,9 @@ from html import escape
 from typing import Any
 
 from replica.ledger import EventKind, KillTarget, Outcome
-from train.evidence import Evidence
-from train.figures import last_commits
-from train.history import is_death, lives
+from train.evidence.figures import last_commits
+from train.evidence.files import Evidence
+from train.evidence.history import is_death, lives
 
 WIDTH, LEFT, RIGHT = 960, 70, 20
 LOSS_HEIGHT, ROW_HEIGHT, TOP = 260, 28, 14

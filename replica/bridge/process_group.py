@@ -21,26 +21,18 @@ class Peer:
 
 
 class Graveyard:
-    """Owns process groups that are no longer used, and destroys them away from the training thread.
+    """Destroys process groups that are no longer used away from the training thread.
 
     Destroying one closes its connections, which ends the waiting of peers that are still in a
     collective of it. The destructor of a gloo group blocks while a collective of its own is pending
-    (7 to 30 s were seen), and whoever drops the last reference runs it. Tensors of an abandoned
+    (7 to 30 s were seen, at most the collective's timeout), and whoever drops the last reference
+    runs it. So each has a thread of its own: none waits for another's. Tensors of an abandoned
     collective are buried with their group, because gloo may still write into them.
     """
 
-    def __init__(self) -> None:
-        self._graves: queue.SimpleQueue[list[object]] = queue.SimpleQueue()
-        threading.Thread(target=self._dig, name="headway-graveyard", daemon=True).start()
-
-    def bury(self, *remains: object) -> None:
-        """Take over the last reference to `remains`. Does not block."""
-        self._graves.put(list(remains))
-
-    def _dig(self) -> None:
-        while True:
-            remains = self._graves.get()
-            remains.clear()
+    def bury(self, remains: list[object]) -> None:
+        """Empty a list that holds the last references to its items. Does not block."""
+        threading.Thread(target=remains.clear, name="headway-graveyard", daemon=True).start()
 
 
 class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
@@ -95,9 +87,11 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
     def _leave(self) -> None:
         self._usable = False
         self.peers = ()
-        abandoned, self._gloo = self._gloo, None
-        if abandoned is not None:
-            self._graveyard.bury(abandoned)
+        if self._gloo is not None:
+            # Only the list may hold the group: a name for it here could make this thread destroy it.
+            remains: list[object] = [self._gloo]
+            self._gloo = None
+            self._graveyard.bury(remains)
 
     def _build(self, store_addr: str, rank: int, world_size: int) -> Any:
         """Connect to all members; the thread that does it is left behind when it takes too long."""
@@ -171,11 +165,11 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
             return
         self._usable = False
         abandoned, self._gloo = self._gloo, None
-        remains = [work, future, abandoned, *buffers]
+        # A list is emptied from its end: the group goes before what it may still write into.
+        remains = [*buffers, work, future, abandoned]
         # No frame may keep the group alive, a traceback's neither: its destructor must run now.
         del work, future, abandoned
-        self._graveyard.bury(*remains)
-        remains.clear()
+        self._graveyard.bury(remains)
         raise failure
 
     def errored(self) -> Exception | None:

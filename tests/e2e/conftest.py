@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train.cluster import LocalCluster
+from train.cluster.local_cluster import LocalCluster
 
 TINY = Path(__file__).parents[2] / "train" / "configs" / "tiny.toml"
 BACK_S = 120.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.cluster import LocalCluster
+from train.cluster.local_cluster import LocalCluster
 from train.pytest_plugin import StartCluster
 
 pytestmark = pytest.mark.e2e

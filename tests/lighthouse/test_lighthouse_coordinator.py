@@ -8,7 +8,7 @@ import pytest
 from serving import config
 
 from lighthouse import coordinator as coordinator_module
-from lighthouse.clock import ManualClock
+from lighthouse.clock import ManualClock, RunningClock
 from lighthouse.coordinator import Coordinator, JobAliveError
 from lighthouse.model import Hello, JobRecord, Member, Refusal, StartMode, parse_replica_id
 from lighthouse.store import MemoryStore, StoreError
@@ -166,3 +166,17 @@ def test_a_cancelled_ask_leaves_nothing_behind() -> None:
         assert coordinator._calls == {}
 
     run(body, min_replicas=2)
+
+
+def test_time_without_any_job_is_no_pause() -> None:
+    async def main() -> None:
+        source = ManualClock()
+        running = RunningClock(source, longest_gap_s=1.0)
+        coordinator = Coordinator(config(), MemoryStore(), running)
+        for _ in range(20):
+            source.advance(0.5)
+            coordinator.tick()
+        assert running.now_s() == pytest.approx(10.0)
+        assert running.paused_s == 0
+
+    asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The heal's transport: the right step or an error, copies, nothing run that a peer sent, no donor that waits."""
+"""The heal's transport: the right step or an error, nothing run that a peer sent, no donor that waits."""
 
 import io
 import pickle
@@ -243,6 +243,9 @@ def fake_donor(answer: bytes) -> Iterator[str]:
             thread.join()
 
 
+REFUSALS = (pickle.UnpicklingError, RuntimeError, ValueError, EOFError)
+
+
 def test_the_planted_payload_would_work(tmp_path: Path) -> None:
     path = tmp_path / "run"
     pickle.loads(planted_in_front(path)).close()
@@ -265,9 +268,8 @@ def test_what_a_bad_donor_sends_is_an_error_and_runs_nothing(
     joiner: HealTransport, tmp_path: Path, make: Callable[[Path], bytes]
 ) -> None:
     path = tmp_path / "run"
-    with fake_donor(make(path)) as metadata, pytest.raises(Exception, match=r".*") as raised:
+    with fake_donor(make(path)) as metadata, pytest.raises(REFUSALS):
         joiner.recv_checkpoint(1, metadata, 7, LIMIT)
-    assert not isinstance(raised.value, TimeoutError)
     assert not path.exists()
     assert joiner.received is None
 

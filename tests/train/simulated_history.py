@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from replica.ledger import EventKind, LedgerLine, Outcome, PhaseSeconds, Reason
-from train.evidence import Event, Evidence
+from train.evidence.files import Event, Evidence
 
 STATE_BYTES = 1000
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replica.errors import UserError
 from train.chaos import QUIET_STEPS, Chaos, KillAt, may_kill, parse_kill_at, planned_kills
-from train.snapshot import GroupSnapshot, GroupState, Snapshot
+from train.cluster.snapshot import GroupSnapshot, GroupState, Snapshot
 
 T, D, H = GroupState.TRAINING, GroupState.DEAD, GroupState.HEALING
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from simulated_history import Phase, history
 
 from replica.ledger import EventKind, LedgerLine, Outcome
-from train.checker import check
-from train.evidence import Damage, Event, Evidence
-from train.history import commits, commits_by_attempt, is_exact
-from train.violations import ViolationKind
+from train.evidence.checker import check
+from train.evidence.files import Damage, Event, Evidence
+from train.evidence.history import commits, commits_by_attempt, is_exact
+from train.evidence.violations import ViolationKind
 
 seeds = st.integers(min_value=0, max_value=10**9)
 shapes = st.fixed_dictionaries(

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from replica.errors import UserError
-from train import processes
-from train.cluster import LocalCluster
-from train.commands import ClusterSettings
-from train.errors import ClusterError
-from train.snapshot import GroupState
+from train.cluster import processes
+from train.cluster.commands import ClusterSettings
+from train.cluster.errors import ClusterError
+from train.cluster.local_cluster import LocalCluster
+from train.cluster.snapshot import GroupState
 
 HERE = Path(__file__).parent
 LAUNCHER = (sys.executable, "-S", str(HERE / "fake_launcher.py"))
@@ -32,7 +32,7 @@ def pretended_lighthouse(settings: ClusterSettings, port: int) -> list[str]:
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a cluster of pretended trainers; ends it, and proves that nothing of it is left."""
-    monkeypatch.setattr("train.lighthouse_child.lighthouse_command", pretended_lighthouse)
+    monkeypatch.setattr("train.cluster.lighthouse_child.lighthouse_command", pretended_lighthouse)
     clusters: list[LocalCluster] = []
 
     def start(*manners: str, step_s: float = 0.02, steps: int = 60, **options: Any) -> LocalCluster:
@@ -228,7 +228,7 @@ def test_a_group_that_must_not_be_restarted_ends_the_cluster_with_its_sentence(s
 
 
 def test_a_group_that_always_fails_ends_the_cluster(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.supervision._MAX_DELAY_S", 0.0)
+    monkeypatch.setattr("train.cluster.supervision._MAX_DELAY_S", 0.0)
     cluster = start("crash")
     with pytest.raises(ClusterError, match="5 times in a row without a commit") as caught:
         cluster.wait_step(1, timeout_s=20)
@@ -336,8 +336,8 @@ def test_unknown_choices_are_refused_with_the_known_ones(options: dict[str, str]
 KILLED_CLUSTER = """
 import sys, time
 from pathlib import Path
-from train.cluster import LocalCluster
-from train.commands import ClusterSettings
+from train.cluster.local_cluster import LocalCluster
+from train.cluster.commands import ClusterSettings
 cluster = LocalCluster(
     out=Path(sys.argv[1]), script=Path(sys.argv[2]), launcher=sys.argv[3].split(), args=["0.02"],
     lighthouse_kind="torchft", groups=2, ranks=2, steps=90000,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from replica.errors import UserError
-from train.commands import (
+from train.cluster.commands import (
     DEFAULT_CONFIG,
     ClusterSettings,
     Launcher,
@@ -16,7 +16,7 @@ from train.commands import (
     group_command,
     lighthouse_command,
 )
-from train.job_facts import JobFacts
+from train.cluster.job_facts import JobFacts
 
 FACTS = JobFacts(job="night", steps=40, seed=7, rounds=6)
 OUT = Path("/runs/a")
@@ -93,6 +93,7 @@ def test_environment_of_a_group() -> None:
         "HEADWAY_SEED": "7",
         "HEADWAY_STEPS": "40",
         "HEADWAY_ADVERTISE_ADDR": "b",
+        "HEADWAY_DIGEST_EVERY": "1",
     }
 
 

@@ -11,7 +11,7 @@ from simulated_history import history
 
 from replica.errors import UserError
 from replica.ledger import EventKind, EventLog, Ledger, events_path, ledger_path
-from train.evidence import Damage, Event, Evidence, Job, RoundDone, read_evidence
+from train.evidence.files import Damage, Event, Evidence, Job, RoundDone, read_evidence
 
 ROUND = {"step": 3, "quorum_id": 2, "group": 1, "incarnation": "ab", "round": 5, "input_xxh64": "ff"}
 JOB = {"groups": 3, "ranks": 2, "rounds": 6, "mode": "fast", "seed": 0, "steps": 20}

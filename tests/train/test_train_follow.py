@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.follow import GroupProgress, LineFollower
+from train.cluster.follow import GroupProgress, LineFollower
 
 
 def test_no_file_yet(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from replica.errors import UserError
-from train.job_facts import JobFacts, read_job
+from train.cluster.job_facts import JobFacts, read_job
 
 
 def read(**changes: object) -> JobFacts:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from train import local, processes
-from train.commands import ClusterSettings
+from train import local
+from train.cluster import processes
+from train.cluster.commands import ClusterSettings
 
 HERE = Path(__file__).parent
 
@@ -29,9 +30,9 @@ def pretended_group(settings: ClusterSettings, group: int, lighthouse: str) -> l
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Trainers and Lighthouses that only pretend, and a report without a fault."""
-    monkeypatch.setattr("train.lighthouse_child.lighthouse_command", pretended_lighthouse)
-    monkeypatch.setattr("train.supervisor.group_command", pretended_group)
-    monkeypatch.setattr("train.cluster.write_report", lambda out: {"violations": []})
+    monkeypatch.setattr("train.cluster.lighthouse_child.lighthouse_command", pretended_lighthouse)
+    monkeypatch.setattr("train.cluster.supervisor.group_command", pretended_group)
+    monkeypatch.setattr("train.cluster.local_cluster.write_report", lambda out: {"violations": []})
     monkeypatch.setattr("train.local.format_report", lambda report: "the report")
     monkeypatch.chdir(tmp_path)
 
@@ -71,7 +72,9 @@ def test_a_storm_hits_every_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("pretended")
 def test_a_broken_promise_shows_in_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.cluster.write_report", lambda out: {"violations": [{"kind": "rollback"}]})
+    monkeypatch.setattr(
+        "train.cluster.local_cluster.write_report", lambda out: {"violations": [{"kind": "rollback"}]}
+    )
     assert local.main(["--groups", "1", "--ranks", "1", "--steps", "3"]) == 1
 
 
@@ -82,7 +85,7 @@ def test_a_group_that_must_not_be_restarted_ends_the_run(
     def refusing(*words: Any) -> list[str]:
         return [*pretended_group(*words), "refuse"]
 
-    monkeypatch.setattr("train.supervisor.group_command", refusing)
+    monkeypatch.setattr("train.cluster.supervisor.group_command", refusing)
     assert local.main(["--groups", "2", "--ranks", "1", "--steps", "3"]) == 4
     error = capfd.readouterr().err
     assert "cannot run: the moon is in the wrong place: wait for another." in error
@@ -157,10 +160,10 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(HERE)!r})
-import train.supervisor, train.lighthouse_child
+import train.cluster.supervisor, train.cluster.lighthouse_child
 from test_train_local import pretended_group, pretended_lighthouse
-train.supervisor.group_command = pretended_group
-train.lighthouse_child.lighthouse_command = pretended_lighthouse
+train.cluster.supervisor.group_command = pretended_group
+train.cluster.lighthouse_child.lighthouse_command = pretended_lighthouse
 from train.local import main
 sys.exit(main(["--groups", "2", "--steps", "9000", "--out", sys.argv[1]]))
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from train import processes
+from train.cluster import processes
 
 MARK = "test-mark"
 # A process, and below it one that has left both its session and its parent's environment behind.
@@ -122,7 +122,7 @@ def test_no_environment_of_a_process_that_is_gone() -> None:
 
 GUARDED = """
 import os, subprocess, sys, time
-from train import processes
+from train.cluster import processes
 guard = processes.Guard(sys.argv[1]) if len(sys.argv) > 1 else processes.Guard(os.environ["GUARDED_MARK"])
 marked = {processes.MARK_VARIABLE: os.environ["GUARDED_MARK"] + "/x"}
 child = subprocess.Popen(["sleep", "600"], env=marked, start_new_session=True)

@@ -24,16 +24,19 @@ FAKES = {
 @pytest.fixture(autouse=True)
 def _pretended_lighthouse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "train.lighthouse_child.lighthouse_command", lambda settings, port: [*LIGHTHOUSE, f"127.0.0.1:{port}"]
+        "train.cluster.lighthouse_child.lighthouse_command",
+        lambda settings, port: [*LIGHTHOUSE, f"127.0.0.1:{port}"],
     )
 
 
 PLAIN_FAKES = {**FAKES, "script": str(FAKES["script"])}
 TEST_OF_A_USER = f"""
-import train.lighthouse_child
+import train.cluster.lighthouse_child
 from train.pytest_plugin import local_cluster
 
-train.lighthouse_child.lighthouse_command = lambda settings, port: [*{LIGHTHOUSE!a}, f"127.0.0.1:{{port}}"]
+train.cluster.lighthouse_child.lighthouse_command = (
+    lambda settings, port: [*{LIGHTHOUSE!a}, f"127.0.0.1:{{port}}"]
+)
 FAKES = {PLAIN_FAKES!a}
 pids = []
 
@@ -44,7 +47,7 @@ def test_mine(local_cluster):
     assert False, "as it happens"
 
 def test_all_is_gone():
-    from train.processes import is_running
+    from train.cluster.processes import is_running
     assert len(pids) == 2
     assert not any(is_running(pid) for pid in pids)
 """
@@ -92,9 +95,10 @@ def test_a_failing_test_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_loading_the_plugin_costs_nothing() -> None:
-    code = (
-        "import sys, train.pytest_plugin as p; print('torch' in sys.modules, 'train.cluster' in sys.modules)"
-    )
+    code = """
+import sys, train.pytest_plugin
+print("torch" in sys.modules, "train.cluster.local_cluster" in sys.modules)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 
@@ -108,7 +112,9 @@ def test_without_a_script_the_reference_trainer_is_meant(
     local_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    monkeypatch.setattr("train.cluster.LocalCluster.start", lambda self: seen.append(self.settings) or self)
+    monkeypatch.setattr(
+        "train.cluster.local_cluster.LocalCluster.start", lambda self: seen.append(self.settings) or self
+    )
     local_cluster(steps=4, overrides={"job.name": "tiny"})
     assert seen[0].script is None
     assert seen[0].facts.job == "tiny"

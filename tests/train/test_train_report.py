@@ -10,8 +10,8 @@ from simulated_history import Phase, history
 from test_train_evidence import write
 
 from replica.ledger import EventKind, LedgerLine, Outcome, PhaseSeconds
-from train.evidence import Event, Evidence
-from train.figures import quantiles
+from train.evidence.figures import quantiles
+from train.evidence.files import Event, Evidence
 from train.report import build_report, format_report, main, write_report
 
 CONTRACT = {

@@ -9,7 +9,7 @@ import pytest
 from simulated_history import history
 
 from replica.ledger import EventKind, Outcome
-from train.evidence import Evidence
+from train.evidence.files import Evidence
 from train.report import build_report
 from train.report_html import SLICES, render_html
 

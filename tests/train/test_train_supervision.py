@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.supervision import MAX_FAILURES, Ending, Verdict, after_ending
+from train.cluster.supervision import MAX_FAILURES, Ending, Verdict, after_ending
 
 
 def ending(exit_code: int, **changes: object) -> Ending:

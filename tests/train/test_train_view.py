@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from train.snapshot import GroupSnapshot, GroupState, Snapshot
-from train.view import LINE_EVERY_S, LineView, LiveView, line, open_view, table
+from train.cluster.snapshot import GroupSnapshot, GroupState, Snapshot
+from train.cluster.view import LINE_EVERY_S, LineView, LiveView, line, open_view, table
 
 GROUPS = (
     GroupSnapshot(group=0, state=GroupState.TRAINING, step=84, last_seen_s=0.2),

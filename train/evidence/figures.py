@@ -7,8 +7,8 @@ from statistics import fmean, median
 from typing import Any
 
 from replica.ledger import EventKind, LedgerLine, Outcome
-from train.evidence import Event, Evidence
-from train.history import (
+from train.evidence.files import Event, Evidence
+from train.evidence.history import (
     NO_QUORUM,
     commits,
     commits_by_attempt,
@@ -22,7 +22,7 @@ from train.history import (
     repeats,
     rounds_by_attempt,
 )
-from train.violations import Violation, ViolationKind
+from train.evidence.violations import Violation, ViolationKind
 
 LOST = (ViolationKind.SAMPLE_LOST, ViolationKind.INPUT_CHANGED)
 REPEATED = (ViolationKind.SAMPLE_REPEATED, ViolationKind.INPUT_REPEATED)

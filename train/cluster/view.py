@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from train.snapshot import GroupSnapshot, GroupState, Snapshot
+from train.cluster.snapshot import GroupSnapshot, GroupState, Snapshot
 
 LINE_EVERY_S = 5.0
 _REDRAWS_PER_S = 4

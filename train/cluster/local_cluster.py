@@ -17,14 +17,14 @@ from typing import Any, Self
 
 from replica.errors import UserError
 from replica.ledger import EventKind, EventLog, events_path
-from train import processes
-from train.commands import ClusterSettings, Launcher, LighthouseKind
-from train.errors import ClusterError
-from train.follow import LineFollower
-from train.job_facts import read_job
+from train.cluster import processes
+from train.cluster.commands import ClusterSettings, Launcher, LighthouseKind
+from train.cluster.errors import ClusterError
+from train.cluster.follow import LineFollower
+from train.cluster.job_facts import read_job
+from train.cluster.snapshot import Snapshot
+from train.cluster.supervisor import Supervisor
 from train.report import write_report
-from train.snapshot import Snapshot
-from train.supervisor import Supervisor
 
 _TICK_S = 0.05
 _LIGHTHOUSE_START_S = 60.0

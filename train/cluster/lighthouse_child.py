@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from replica.errors import ExitCode
 from replica.ledger import EventKind, EventLog, KillTarget
-from train.children import Child
-from train.commands import HOST, ClusterSettings, LighthouseKind, base_environment, lighthouse_command
-from train.errors import ClusterError, refusal
+from train.cluster.children import Child
+from train.cluster.commands import HOST, ClusterSettings, LighthouseKind, base_environment, lighthouse_command
+from train.cluster.errors import ClusterError, refusal
 
 _FIRST_LINE = {
     LighthouseKind.HEADWAY: re.compile(

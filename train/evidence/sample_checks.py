@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from replica.ledger import EventKind, LedgerLine, Outcome
-from train.evidence import Evidence, RoundDone
-from train.history import (
+from train.evidence.files import Evidence, RoundDone
+from train.evidence.history import (
     Attempt,
     Place,
     commits,
@@ -14,11 +14,11 @@ from train.history import (
     rounds_by_attempt,
     rounds_per_step,
 )
-from train.violations import Violation, ViolationKind
+from train.evidence.violations import Violation, ViolationKind
 
 
 def check_samples(evidence: Evidence, rounds_per_pass: float | None = None) -> Iterator[Violation]:
-    """The violations in the rounds of a run; `rounds_per_pass` as for `train.checker.check`."""
+    """The violations in the rounds of a run; `rounds_per_pass` as for `train.evidence.checker.check`."""
     per_pass = rounds_per_pass if rounds_per_pass is not None else _rounds_per_pass(evidence)
     yield from _rounds_wrong(evidence)
     yield from _rounds_differ(evidence)

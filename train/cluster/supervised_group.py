@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
 from replica.ledger import EventKind, EventLog, KillTarget
-from train import processes
-from train.children import Child
-from train.errors import ClusterError
-from train.follow import GroupProgress
-from train.snapshot import GroupSnapshot, GroupState
-from train.supervision import Ending
+from train.cluster import processes
+from train.cluster.children import Child
+from train.cluster.errors import ClusterError
+from train.cluster.follow import GroupProgress
+from train.cluster.snapshot import GroupSnapshot, GroupState
+from train.cluster.supervision import Ending
 
 
 class Run(Enum):

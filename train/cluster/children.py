@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from train import processes
+from train.cluster import processes
 
 _TAIL_BYTES = 16_384
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from replica.ledger import EventKind, EventLog, events_path, ledger_path
-from train import processes
-from train.children import Child
-from train.commands import ClusterSettings, LighthouseKind, environment, group_command
-from train.errors import ClusterError, refusal
-from train.follow import GroupProgress, LineFollower
-from train.lighthouse_child import LighthouseChild
-from train.snapshot import Snapshot
-from train.supervised_group import Run, SupervisedGroup
-from train.supervision import Decision, Verdict, after_ending
+from train.cluster import processes
+from train.cluster.children import Child
+from train.cluster.commands import ClusterSettings, LighthouseKind, environment, group_command
+from train.cluster.errors import ClusterError, refusal
+from train.cluster.follow import GroupProgress, LineFollower
+from train.cluster.lighthouse_child import LighthouseChild
+from train.cluster.snapshot import Snapshot
+from train.cluster.supervised_group import Run, SupervisedGroup
+from train.cluster.supervision import Decision, Verdict, after_ending
 
 # How long workers may outlive their launcher before they are killed: they end by themselves.
 LEFTOVERS_S = 10.0

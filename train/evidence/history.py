@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from replica.ledger import EventKind, KillTarget, LedgerLine, Outcome
-from train.evidence import Event, Evidence, RoundDone
+from train.evidence.files import Event, Evidence, RoundDone
 
 Attempt = tuple[int, int]  # step, quorum id
 Life = tuple[int, str]  # group, incarnation

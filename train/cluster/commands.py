@@ -9,10 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from replica.errors import UserError
-from train.job_facts import JobFacts
-from train.processes import MARK_VARIABLE
+from train.cluster.job_facts import JobFacts
+from train.cluster.processes import MARK_VARIABLE
 
-DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.toml"
+DEFAULT_CONFIG = Path(__file__).parents[1] / "configs" / "default.toml"
 HOST = "127.0.0.1"
 
 # What an enclosing trainer or shell may have set and a group must not inherit.

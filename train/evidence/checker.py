@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from replica.ledger import EventKind, LedgerLine, Outcome
-from train.evidence import Event, Evidence
-from train.history import (
+from train.evidence.files import Event, Evidence
+from train.evidence.history import (
     Life,
     commits,
     commits_by_step,
@@ -17,8 +17,8 @@ from train.history import (
     lives,
     repeats,
 )
-from train.sample_checks import check_samples
-from train.violations import Violation, ViolationKind
+from train.evidence.sample_checks import check_samples
+from train.evidence.violations import Violation, ViolationKind
 
 
 def check(evidence: Evidence, *, rounds_per_pass: float | None = None) -> list[Violation]:

@@ -1,0 +1,275 @@
+"""One try at a step: what is run, recorded, voted and applied, with the neighbours of the step replaced."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from replica.attempt import Attempt, MicroBatch, as_signed
+from replica.averaging import GradientSum
+from replica.bridge.manager import Start
+from replica.bridge.process_group import Peer
+from replica.ledger import EventKind, Outcome, Reason
+from replica.position import sample_indices
+from replica.recorder import Stopwatch
+from replica.rng import seeded
+from replica.rounds import deal
+from replica.updater import Updater
+
+ROUNDS = 4
+STEP = 5
+
+
+@dataclass
+class FakeGroup:
+    """What an attempt asks of its group: one rank of two, with a real sum and a real update."""
+
+    sum_in_place: Callable[[torch.Tensor], None] = lambda buffer: None
+    willing: bool = True
+    group: int = 0
+    ended: list[Reason] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    votes: list[bool] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    rank: int = 1
+    world_size: int = 2
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.config = SimpleNamespace(group=self.group, seed=11, micro_batches=ROUNDS * self.world_size)
+        self.sum = GradientSum({"weight": self.weight}, ROUNDS)
+        self.updater = Updater(
+            parameters={"weight": self.weight},
+            optimizer=torch.optim.SGD([self.weight], lr=1.0),
+            gradients=self.sum,
+            learning_rate=None,
+            clip_norm=None,
+        )
+        self.bridge = SimpleNamespace(
+            process_group=SimpleNamespace(sum_in_place=self.sum_in_place), vote=self.vote
+        )
+        self.ranks = SimpleNamespace(
+            share=lambda values: [(True, -7), tuple(values)], mean=lambda value: value + 100.0
+        )
+        self.record = SimpleNamespace(
+            group_event=lambda kind, **values: self.events.append({"kind": kind, **values}),
+            attempt=lambda **values: self.attempts.append(values),
+        )
+
+    def vote(self, willing: bool) -> bool:
+        self.votes.append(willing)
+        return willing and self.willing
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+    def attempt_ended(self, reason: Reason) -> None:
+        self.ended.append(reason)
+
+    def digest_after(self, step: int) -> str:
+        return f"digest-{step}"
+
+    def attempt(self, *, others: tuple[int, ...] = (), healed_from: int | None = None) -> Attempt:
+        """A try at STEP by this group and `others`, who hold the state too."""
+        members = (self.group, *others)
+        start = Start(
+            quorum_id=9,
+            changed=True,
+            peers=tuple(Peer(group=each, step=STEP) for each in members),
+            configured=True,
+            error=None,
+            healed_from=healed_from,
+        )
+        plan = deal(step=STEP, quorum_id=9, rounds=ROUNDS, up_to_date=list(members))
+        return Attempt(cast(Any, self), start, plan, Stopwatch.start())
+
+    def walk(self, attempt: Attempt, gradient: float = 1.0, loss: float = 0.5) -> list[MicroBatch]:
+        done = []
+        for micro_batch in attempt.micro_batches():
+            attempt.backward((self.weight * gradient).sum() + loss, torch.tensor([micro_batch.index]))
+            done.append(micro_batch)
+        return done
+
+
+def test_a_committed_attempt_applies_the_mean_and_writes_it_all_down() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    group.walk(attempt, gradient=3.0)
+    assert attempt.commit()
+    assert attempt.ended
+    assert group.weight.tolist() == [-3.0, -3.0]
+    assert (group.votes, group.ended) == ([True], [Reason.NONE])
+    (line,) = group.attempts
+    assert (line["step"], line["quorum_id"], line["outcome"]) == (STEP, 9, Outcome.COMMITTED)
+    assert line["participants"] == (0,)
+    assert line["rounds"] == ((0, 0), (1, 0), (2, 0), (3, 0))
+    assert (line["loss"], line["lr"]) == (100.5, 1.0)
+    assert line["grad_norm"] == pytest.approx(math.hypot(3.0, 3.0))
+    assert (line["digest"], line["healed_from"]) == (f"digest-{STEP}", None)
+    assert line["seconds"].compute > 0
+
+
+def test_a_rank_runs_its_micro_batch_of_each_round_dealt_to_its_group() -> None:
+    group = FakeGroup()
+    attempt = group.attempt(others=(3,))
+    assert [each.index for each in group.walk(attempt)] == [0 * 2 + 1, 2 * 2 + 1]
+    assert [event["round"] for event in group.events] == [0, 2]
+
+
+def test_committed_rounds_are_told_with_the_group_that_ran_each() -> None:
+    group = FakeGroup(sum_in_place=complete)
+    attempt = group.attempt(others=(3,), healed_from=3)
+    group.walk(attempt)
+    assert attempt.commit()
+    assert group.attempts[0]["rounds"] == ((0, 0), (1, 3), (2, 0), (3, 3))
+    assert group.attempts[0]["participants"] == (0, 3)
+    assert group.attempts[0]["healed_from"] == (3,)
+
+
+def complete(buffer: torch.Tensor) -> None:
+    """As if the others had run every round that is not in the buffer."""
+    buffer[-ROUNDS:] = 1.0
+
+
+def fail(buffer: torch.Tensor) -> None:
+    raise RuntimeError("peer is gone")
+
+
+@pytest.mark.parametrize(
+    ("sum_in_place", "loss", "willing", "reason", "vote"),
+    [
+        (fail, 0.5, True, Reason.REDUCE_FAILED, False),
+        (lambda buffer: None, 0.5, True, Reason.ROUNDS_MISSING, False),
+        (complete, math.nan, True, Reason.NON_FINITE, False),
+        (complete, 0.5, False, Reason.VOTED_DOWN, True),
+    ],
+)
+def test_a_discarded_attempt_changes_nothing_and_says_why(
+    sum_in_place: Callable[[torch.Tensor], None], loss: float, willing: bool, reason: Reason, vote: bool
+) -> None:
+    group = FakeGroup(sum_in_place=sum_in_place, willing=willing)
+    attempt = group.attempt(others=(3,))
+    group.walk(attempt, loss=loss)
+    assert not attempt.commit()
+    assert group.weight.tolist() == [0.0, 0.0]
+    assert (group.votes, group.ended) == ([vote], [reason])
+    (line,) = group.attempts
+    assert (line["outcome"], line["reason"]) == (Outcome.DISCARDED, reason)
+    assert line["rounds"] == ((0, 0), (2, 0))
+    # Nothing of it is left in the next attempt's sum.
+    assert group.sum.reduce(lambda buffer: None) == FakeGroup().sum.reduce(lambda buffer: None)
+
+
+def test_a_loss_that_is_not_finite_is_told_with_micro_batch_group_and_rank() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    for micro_batch in attempt.micro_batches():
+        bad = micro_batch.index == 5
+        attempt.backward(group.weight.sum() + (math.inf if bad else 0.0))
+    assert not attempt.commit()
+    assert group.warnings == [f"step {STEP}: loss inf in micro-batch 5 of group 0, rank 1"]
+
+
+def test_a_group_without_rounds_commits_what_the_others_ran() -> None:
+    group = FakeGroup(group=8, sum_in_place=complete)
+    attempt = group.attempt(others=(0, 1, 2, 3))
+    assert group.walk(attempt) == []
+    assert attempt.commit()
+
+
+def test_each_round_is_recorded_with_the_hash_over_the_inputs_of_all_ranks() -> None:
+    group = FakeGroup()
+    group.walk(group.attempt())
+    (first, *rest) = group.events
+    mine = xxhash.xxh64_intdigest(torch.tensor([1]).numpy().tobytes())
+    expected = (-7).to_bytes(8, "little", signed=True) + mine.to_bytes(8, "little")
+    assert first == {
+        "kind": EventKind.ROUND_DONE,
+        "step": STEP,
+        "quorum_id": 9,
+        "round": 0,
+        "input_xxh64": xxhash.xxh64_hexdigest(expected),
+    }
+    assert len({event["input_xxh64"] for event in group.events}) == ROUNDS
+    assert len(rest) == ROUNDS - 1
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.bool])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 2)])
+def test_inputs_of_any_type_and_shape_are_hashed(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    for _ in attempt.micro_batches():
+        attempt.backward(group.weight.sum(), torch.zeros(shape, dtype=dtype))
+    assert all(event["input_xxh64"] for event in group.events)
+
+
+def test_without_inputs_no_hash_is_claimed() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    for _ in attempt.micro_batches():
+        attempt.backward(group.weight.sum())
+    assert [event["input_xxh64"] for event in group.events] == [None] * ROUNDS
+
+
+def test_random_numbers_depend_on_the_micro_batch_alone_and_the_outer_sequence_goes_on() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    torch.manual_seed(1)
+    for micro_batch in attempt.micro_batches():
+        drawn = float(torch.rand(()))
+        with seeded(11, STEP, micro_batch.index):
+            assert float(torch.rand(())) == drawn
+        attempt.backward(group.weight.sum())
+    after = float(torch.rand(()))
+    torch.manual_seed(1)
+    assert float(torch.rand(())) == after
+
+
+def test_samples_of_a_micro_batch_are_those_of_its_place_in_the_job() -> None:
+    micro_batch = MicroBatch(seed=11, step=STEP, index=3, micro_batches=8)
+    assert micro_batch.samples(4, 1000) == sample_indices(
+        seed=11, step=STEP, micro_batch=3, micro_batches=8, samples_per_micro_batch=4, dataset_size=1000
+    )
+
+
+def test_a_micro_batch_without_backward_is_a_bug_of_the_script() -> None:
+    group = FakeGroup()
+    with pytest.raises(ValueError, match="must be called once for each micro-batch"):
+        for _ in group.attempt().micro_batches():
+            pass
+
+
+def test_a_second_backward_is_a_bug_of_the_script() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    micro_batches = attempt.micro_batches()
+    next(micro_batches)
+    attempt.backward(group.weight.sum())
+    with pytest.raises(ValueError, match="was called twice for one micro-batch"):
+        attempt.backward(group.weight.sum())
+    micro_batches.close()
+
+
+def test_a_second_commit_is_a_bug_of_the_script() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    group.walk(attempt)
+    attempt.commit()
+    with pytest.raises(ValueError, match="called twice"):
+        attempt.commit()
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_a_hash_survives_the_way_through_a_signed_tensor(value: int) -> None:
+    signed = torch.tensor([as_signed(value)], dtype=torch.int64)
+    assert int(signed[0]).to_bytes(8, "little", signed=True) == value.to_bytes(8, "little")
