@@ -15,6 +15,15 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_REDUCE: _ClassVar[Phase]
     PHASE_COMMIT: _ClassVar[Phase]
 
+class NoticeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NOTICE_KIND_UNSPECIFIED: _ClassVar[NoticeKind]
+    NOTICE_KIND_ATTEMPT_OVER: _ClassVar[NoticeKind]
+    NOTICE_KIND_DRAIN: _ClassVar[NoticeKind]
+    NOTICE_KIND_SUPERSEDED: _ClassVar[NoticeKind]
+    NOTICE_KIND_EVICTED: _ClassVar[NoticeKind]
+    NOTICE_KIND_FINISHED: _ClassVar[NoticeKind]
+
 class StartMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     START_MODE_UNSPECIFIED: _ClassVar[StartMode]
@@ -27,23 +36,59 @@ PHASE_HEAL: Phase
 PHASE_COMPUTE: Phase
 PHASE_REDUCE: Phase
 PHASE_COMMIT: Phase
+NOTICE_KIND_UNSPECIFIED: NoticeKind
+NOTICE_KIND_ATTEMPT_OVER: NoticeKind
+NOTICE_KIND_DRAIN: NoticeKind
+NOTICE_KIND_SUPERSEDED: NoticeKind
+NOTICE_KIND_EVICTED: NoticeKind
+NOTICE_KIND_FINISHED: NoticeKind
 START_MODE_UNSPECIFIED: StartMode
 START_MODE_FRESH: StartMode
 START_MODE_HEAL: StartMode
 START_MODE_FINISHED: StartMode
 
 class AttachRequest(_message.Message):
-    __slots__ = ("hello", "progress", "goodbye")
+    __slots__ = ("hello", "progress", "goodbye", "pulse", "abandoned")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    PULSE_FIELD_NUMBER: _ClassVar[int]
+    ABANDONED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     progress: Progress
     goodbye: Goodbye
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    pulse: Pulse
+    abandoned: Abandoned
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., abandoned: _Optional[_Union[Abandoned, _Mapping]] = ...) -> None: ...
+
+class Pulse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Abandoned(_message.Message):
+    __slots__ = ("quorum_id", "cause")
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    quorum_id: int
+    cause: str
+    def __init__(self, quorum_id: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("hello", "pulse")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PULSE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    pulse: Pulse
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ...) -> None: ...
+
+class WatchResponse(_message.Message):
+    __slots__ = ("notice",)
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    notice: Notice
+    def __init__(self, notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job", "group", "replica_id", "group_world_size", "fingerprint", "platform", "step")
+    __slots__ = ("job", "group", "replica_id", "group_world_size", "fingerprint", "platform", "step", "group_rank")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +96,7 @@ class Hello(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     job: str
     group: int
     replica_id: str
@@ -58,7 +104,8 @@ class Hello(_message.Message):
     fingerprint: str
     platform: str
     step: int
-    def __init__(self, job: _Optional[str] = ..., group: _Optional[int] = ..., replica_id: _Optional[str] = ..., group_world_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., platform: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+    group_rank: int
+    def __init__(self, job: _Optional[str] = ..., group: _Optional[int] = ..., replica_id: _Optional[str] = ..., group_world_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., platform: _Optional[str] = ..., step: _Optional[int] = ..., group_rank: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("step", "phase")
@@ -77,10 +124,22 @@ class Goodbye(_message.Message):
     def __init__(self, finished: bool = ..., step: _Optional[int] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("welcome",)
+    __slots__ = ("welcome", "notice")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ...) -> None: ...
+    notice: Notice
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("kind", "quorum_id", "cause")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    kind: NoticeKind
+    quorum_id: int
+    cause: str
+    def __init__(self, kind: _Optional[_Union[NoticeKind, str]] = ..., quorum_id: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("start_mode", "step")
@@ -89,6 +148,58 @@ class Welcome(_message.Message):
     start_mode: StartMode
     step: int
     def __init__(self, start_mode: _Optional[_Union[StartMode, str]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("replica_id",)
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    def __init__(self, replica_id: _Optional[str] = ...) -> None: ...
+
+class LeaveResponse(_message.Message):
+    __slots__ = ("known",)
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    def __init__(self, known: bool = ...) -> None: ...
+
+class WatchEventsRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class WatchEventsResponse(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class EvictRequest(_message.Message):
+    __slots__ = ("job", "group")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    group: int
+    def __init__(self, job: _Optional[str] = ..., group: _Optional[int] = ...) -> None: ...
+
+class EvictResponse(_message.Message):
+    __slots__ = ("known",)
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    def __init__(self, known: bool = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("job", "group")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    group: int
+    def __init__(self, job: _Optional[str] = ..., group: _Optional[int] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("known",)
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    def __init__(self, known: bool = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

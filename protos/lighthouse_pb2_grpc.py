@@ -39,10 +39,35 @@ class LighthouseServiceStub(object):
                 request_serializer=protos_dot_lighthouse__pb2.AttachRequest.SerializeToString,
                 response_deserializer=protos_dot_lighthouse__pb2.AttachResponse.FromString,
                 _registered_method=True)
+        self.Watch = channel.stream_stream(
+                '/headway.lighthouse.v1.LighthouseService/Watch',
+                request_serializer=protos_dot_lighthouse__pb2.WatchRequest.SerializeToString,
+                response_deserializer=protos_dot_lighthouse__pb2.WatchResponse.FromString,
+                _registered_method=True)
+        self.Leave = channel.unary_unary(
+                '/headway.lighthouse.v1.LighthouseService/Leave',
+                request_serializer=protos_dot_lighthouse__pb2.LeaveRequest.SerializeToString,
+                response_deserializer=protos_dot_lighthouse__pb2.LeaveResponse.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/headway.lighthouse.v1.LighthouseService/Status',
                 request_serializer=protos_dot_lighthouse__pb2.StatusRequest.SerializeToString,
                 response_deserializer=protos_dot_lighthouse__pb2.StatusResponse.FromString,
+                _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/headway.lighthouse.v1.LighthouseService/WatchEvents',
+                request_serializer=protos_dot_lighthouse__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=protos_dot_lighthouse__pb2.WatchEventsResponse.FromString,
+                _registered_method=True)
+        self.Evict = channel.unary_unary(
+                '/headway.lighthouse.v1.LighthouseService/Evict',
+                request_serializer=protos_dot_lighthouse__pb2.EvictRequest.SerializeToString,
+                response_deserializer=protos_dot_lighthouse__pb2.EvictResponse.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/headway.lighthouse.v1.LighthouseService/Drain',
+                request_serializer=protos_dot_lighthouse__pb2.DrainRequest.SerializeToString,
+                response_deserializer=protos_dot_lighthouse__pb2.DrainResponse.FromString,
                 _registered_method=True)
         self.Forget = channel.unary_unary(
                 '/headway.lighthouse.v1.LighthouseService/Forget',
@@ -63,8 +88,45 @@ class LighthouseServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Watch(self, request_iterator, context):
+        """Held open by every other rank of the group, with the identity of its rank 0: it hears the
+        same notices. The first request is a Hello; what follows are pulses. A stream that breaks
+        before the group has said goodbye means that the group is dead now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Leave(self, request, context):
+        """A planned leave of an incarnation that has no stream to say it on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchEvents(self, request, context):
+        """What happens, as it happens; begins with the call, ends when the caller ends it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Evict(self, request, context):
+        """Counts a group out now; its processes end themselves with exit code 3.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Asks a group to leave at the end of its step; its processes end with exit code 0.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -84,10 +146,35 @@ def add_LighthouseServiceServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_lighthouse__pb2.AttachRequest.FromString,
                     response_serializer=protos_dot_lighthouse__pb2.AttachResponse.SerializeToString,
             ),
+            'Watch': grpc.stream_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=protos_dot_lighthouse__pb2.WatchRequest.FromString,
+                    response_serializer=protos_dot_lighthouse__pb2.WatchResponse.SerializeToString,
+            ),
+            'Leave': grpc.unary_unary_rpc_method_handler(
+                    servicer.Leave,
+                    request_deserializer=protos_dot_lighthouse__pb2.LeaveRequest.FromString,
+                    response_serializer=protos_dot_lighthouse__pb2.LeaveResponse.SerializeToString,
+            ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
                     request_deserializer=protos_dot_lighthouse__pb2.StatusRequest.FromString,
                     response_serializer=protos_dot_lighthouse__pb2.StatusResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=protos_dot_lighthouse__pb2.WatchEventsRequest.FromString,
+                    response_serializer=protos_dot_lighthouse__pb2.WatchEventsResponse.SerializeToString,
+            ),
+            'Evict': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evict,
+                    request_deserializer=protos_dot_lighthouse__pb2.EvictRequest.FromString,
+                    response_serializer=protos_dot_lighthouse__pb2.EvictResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=protos_dot_lighthouse__pb2.DrainRequest.FromString,
+                    response_serializer=protos_dot_lighthouse__pb2.DrainResponse.SerializeToString,
             ),
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
@@ -133,6 +220,60 @@ class LighthouseService(object):
             _registered_method=True)
 
     @staticmethod
+    def Watch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/headway.lighthouse.v1.LighthouseService/Watch',
+            protos_dot_lighthouse__pb2.WatchRequest.SerializeToString,
+            protos_dot_lighthouse__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headway.lighthouse.v1.LighthouseService/Leave',
+            protos_dot_lighthouse__pb2.LeaveRequest.SerializeToString,
+            protos_dot_lighthouse__pb2.LeaveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Status(request,
             target,
             options=(),
@@ -149,6 +290,87 @@ class LighthouseService(object):
             '/headway.lighthouse.v1.LighthouseService/Status',
             protos_dot_lighthouse__pb2.StatusRequest.SerializeToString,
             protos_dot_lighthouse__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/headway.lighthouse.v1.LighthouseService/WatchEvents',
+            protos_dot_lighthouse__pb2.WatchEventsRequest.SerializeToString,
+            protos_dot_lighthouse__pb2.WatchEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headway.lighthouse.v1.LighthouseService/Evict',
+            protos_dot_lighthouse__pb2.EvictRequest.SerializeToString,
+            protos_dot_lighthouse__pb2.EvictResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headway.lighthouse.v1.LighthouseService/Drain',
+            protos_dot_lighthouse__pb2.DrainRequest.SerializeToString,
+            protos_dot_lighthouse__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,
