@@ -20,7 +20,8 @@ from types import FrameType
 from typing import NoReturn
 
 from replica.errors import ExitCode, UserError
-from train.chaos import Chaos, parse_kill_at
+from replica.ledger import KillTarget
+from train.chaos import Chaos, Kill, parse_kill_at, parse_kill_targets
 from train.cluster.commands import LighthouseKind
 from train.cluster.errors import ClusterError
 from train.cluster.local_cluster import LocalCluster
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return ExitCode.DO_NOT_RESTART
     with _signals(cluster) as caught:
-        return _run(cluster, chaos, arguments.kill_rank, caught)
+        return _run(cluster, chaos, caught)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
         default=0.0,
         metavar="SECONDS",
         help="kill a group about so often, each in turn; 0: never (default)",
+    )
+    add(
+        "--kill-targets",
+        metavar="LIST",
+        help="what --kill-every kills, each in turn: group (default), rank, launcher, lighthouse",
     )
     add(
         "--kill-at",
@@ -129,9 +135,24 @@ def _chaos(arguments: argparse.Namespace, cluster: LocalCluster) -> Chaos:
     if rank is not None and not 0 <= rank < ranks:
         raise UserError(f"--kill-rank {rank}: ranks of a group are 0 to {ranks - 1}.")
     at = tuple(parse_kill_at(text, groups=groups, steps=facts.steps or 0) for text in arguments.kill_at)
-    if (every_s or at) and groups < 2:
+    targets = _targets(arguments)
+    if (at or (every_s and set(targets) != {KillTarget.LIGHTHOUSE})) and groups < 2:
         raise UserError("kills need --groups 2 or more: the state of a lost group lives in the others.")
-    return Chaos(seed=facts.seed, groups=groups, every_s=every_s, at=at)
+    return Chaos(
+        seed=facts.seed, groups=groups, ranks=ranks, every_s=every_s, targets=targets, rank=rank, at=at
+    )
+
+
+def _targets(arguments: argparse.Namespace) -> tuple[KillTarget, ...]:
+    text = arguments.kill_targets
+    if text is None:
+        return (KillTarget.GROUP,)
+    targets = parse_kill_targets(text)
+    if arguments.kill_rank is not None:
+        raise UserError("--kill-rank and --kill-targets exclude each other: leave one of them out.")
+    if not arguments.kill_every:
+        raise UserError("--kill-targets says what --kill-every kills: give --kill-every SECONDS as well.")
+    return targets
 
 
 @dataclass
@@ -160,12 +181,12 @@ def _signals(cluster: LocalCluster) -> Iterator[_Caught]:
             signal.signal(number, handler)
 
 
-def _run(cluster: LocalCluster, chaos: Chaos, kill_rank: int | None, caught: _Caught) -> int:
+def _run(cluster: LocalCluster, chaos: Chaos, caught: _Caught) -> int:
     try:
         with cluster:
             print(f"run folder {cluster.out}, status on {cluster.status_url}", flush=True)
             with open_view(sys.stdout) as view:
-                _watch(cluster, chaos, kill_rank, view)
+                _watch(cluster, chaos, view)
             report = cluster.wait()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -182,24 +203,34 @@ def _run(cluster: LocalCluster, chaos: Chaos, kill_rank: int | None, caught: _Ca
     return _FAILED if report["violations"] else ExitCode.FINISHED
 
 
-def _watch(cluster: LocalCluster, chaos: Chaos, kill_rank: int | None, view: View) -> None:
+def _watch(cluster: LocalCluster, chaos: Chaos, view: View) -> None:
     """Shows progress and kills what is due, until the job is finished. Raises ClusterError."""
     step, stalled_s = 0, time.monotonic() + _STALL_S
     while not cluster.finished:
         cluster.check()
         now_s, seen = time.monotonic(), cluster.snapshot()
         view.update(seen, now_s)
-        victim = chaos.victim(now_s, seen)
-        if victim is not None:
+        kill = chaos.due(now_s, seen)
+        if kill is not None:
             # It may have ended by itself in this very moment; its next turn will come.
             with suppress(ClusterError):
-                cluster.kill(victim, rank=kill_rank)
+                carry_out(kill, cluster)
         if seen.step > step:
             step, stalled_s = seen.step, now_s + _STALL_S
         elif now_s > stalled_s:
             raise ClusterError(f"no group has committed a step for {_STALL_S:g} s.\n{cluster.log_tails()}")
         time.sleep(_LOOK_S)
     view.update(cluster.snapshot(), math.inf)
+
+
+def carry_out(kill: Kill, cluster: LocalCluster) -> None:
+    """Kills what is to be killed. Raises ClusterError if it does not run just now."""
+    if kill.group is None:
+        cluster.kill_lighthouse(down_s=kill.down_s)
+    elif kill.target is KillTarget.LAUNCHER:
+        cluster.kill_launcher(kill.group)
+    else:
+        cluster.kill(kill.group, rank=kill.rank)
 
 
 if __name__ == "__main__":

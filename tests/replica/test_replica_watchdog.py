@@ -31,7 +31,7 @@ def wait_until_gone(pid: int) -> None:
 
 def test_a_worker_goes_with_its_killed_launcher() -> None:
     with children() as started:
-        launcher = started.start("tied_parent.py", WORKER)
+        launcher = started.start("-m", "replica.launch", WORKER)
         word, pid = hear(launcher).split()
         assert word == "tied"
         launcher.kill()

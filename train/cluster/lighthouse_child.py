@@ -1,5 +1,6 @@
 """The Lighthouse of a local cluster, as a child process that keeps its port over restarts."""
 
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ class LighthouseChild:
         self._environment = {**base_environment(inherited), "RUST_LOG": "info"}
         self._port = 0
         self._wanted = False
+        self._due_s = math.inf
         self._paused = False
         self._announced = False
         self._failures = 0
@@ -58,10 +60,14 @@ class LighthouseChild:
         if self.child.running:
             raise ClusterError("the Lighthouse runs already.")
         self._wanted, self._paused, self._announced = True, False, False
+        self._due_s = math.inf
         self.child.start(lighthouse_command(self._settings, self._port), self._environment)
 
-    def kill(self, step: int) -> None:
-        """Ends it with SIGKILL; it stays down until start(). step: for the record."""
+    def kill(self, step: int, down_s: float | None = None) -> None:
+        """Ends it with SIGKILL; step: for the record.
+
+        It stays down for down_s seconds and is then started by tend(); None: until start().
+        """
         self._require_running()
         self._wanted = False
         self.child.kill(
@@ -70,6 +76,7 @@ class LighthouseChild:
             )
         )
         self._events.write(EventKind.LIGHTHOUSE_DOWN, cause="killed")
+        self._due_s = math.inf if down_s is None else time.monotonic() + down_s
 
     def pause(self) -> None:
         """Stops it with SIGSTOP: its socket stays open and nobody answers."""
@@ -88,9 +95,10 @@ class LighthouseChild:
     def release(self) -> None:
         """From now on it may end: it is not started again."""
         self._wanted = False
+        self._due_s = math.inf
 
     def tend(self) -> None:
-        """Takes in its first line; starts it again if it ended although it should run.
+        """Takes in its first line; starts it if that is due, or if it ended although it should run.
 
         Raises ClusterError if it says that it cannot run, or ended five times in a row right away.
         """
@@ -99,6 +107,8 @@ class LighthouseChild:
         if self._wanted and not self.child.running:
             self._events.write(EventKind.LIGHTHOUSE_DOWN, cause="ended")
             self._count_failure()
+            self.start()
+        elif time.monotonic() >= self._due_s:
             self.start()
 
     def _take_first_line(self) -> None:

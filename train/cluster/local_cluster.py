@@ -261,11 +261,13 @@ class LocalCluster:
         with self._supervisor.group(group) as found:
             found.resume()
 
-    def kill_lighthouse(self) -> None:
-        """Kills the Lighthouse with SIGKILL; it stays down until start_lighthouse()."""
-        step = self.step()
-        with self._supervisor.lighthouse() as lighthouse:
-            lighthouse.kill(step)
+    def kill_lighthouse(self, down_s: float | None = None) -> None:
+        """Kills the Lighthouse with SIGKILL. Does not wait for its return.
+
+        It is started again after down_s seconds, on the same port and state; None: it stays down
+        until start_lighthouse().
+        """
+        self._supervisor.kill_lighthouse(down_s)
 
     def start_lighthouse(self) -> None:
         """Starts it again, on the same port and state; blocks until it listens, 60 s at most."""

@@ -76,6 +76,12 @@ class Supervisor:
             yield group, self.step()
             self._kills += 1
 
+    def kill_lighthouse(self, down_s: float | None) -> None:
+        """Kills the Lighthouse and counts that as a kill. Raises ClusterError if it does not run."""
+        with self._lock:
+            self._lighthouse.kill(self.step(), down_s)
+            self._kills += 1
+
     def step(self) -> int:
         """Steps committed by the group that has committed most."""
         with self._lock:
