@@ -44,6 +44,7 @@ def _code_of(error: SystemExit) -> int:
     if error.code is None:
         return ExitCode.FINISHED
     if isinstance(error.code, int):
-        return error.code
+        known = (*ExitCode, INTERRUPTED)
+        return error.code if error.code in known else ExitCode.DO_NOT_RESTART
     print(error.code, file=sys.stderr)
     return ExitCode.DO_NOT_RESTART

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+import xxhash
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -167,6 +168,11 @@ class ReplicaGroup:
                     raise ValueError("attempt.commit() must be called at the end of each attempt")
         self._leave()
 
+    def _signature(self) -> int:
+        """A 63-bit hash of what all groups must have in common to add up their gradients."""
+        text = f"{self.state.layout()} {self.config.micro_batches} {self.world_size} {self.config.seed}"
+        return xxhash.xxh64_intdigest(text.encode()) >> 1
+
     def _leave(self) -> None:
         """Say goodbye: with the last step done, or because the job ended without this group."""
         done = self._step >= self.config.steps
@@ -187,6 +193,7 @@ class ReplicaGroup:
             ranks=self.ranks,
             store=store,
             advertise_addr=self._advertise_addr,
+            signature=self._signature(),
             export=self._export,
             on_sent=self._on_sent,
         )

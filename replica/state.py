@@ -4,7 +4,7 @@ The state is all parameters, buffers and optimizer state. Sharded tensors (FSDP2
 over the ranks of the group) are held as local shards, everything else is equal on all ranks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,13 +57,18 @@ class TrainingState:
         self._optimizer = optimizer
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         materialise(optimizer)
-        self._entries = {entry.name: entry for entry in sorted(self._collect(), key=lambda e: e.name)}
+        # Parameters and optimizer state stay the same tensors for life; a module may rebind a buffer.
+        self._lasting = tuple(self._collect())
+
+    @property
+    def _entries(self) -> dict[str, Entry]:
+        """All tensors of the state by name, in order of name."""
+        buffers = [entry_of(f"buffer.{name}", buffer) for name, buffer in self._model.named_buffers()]
+        return {entry.name: entry for entry in sorted((*self._lasting, *buffers), key=lambda e: e.name)}
 
     def _collect(self) -> Iterator[Entry]:
         for name, parameter in self.parameters.items():
             yield entry_of(f"parameter.{name}", parameter.data)
-        for name, buffer in self._model.named_buffers():
-            yield entry_of(f"buffer.{name}", buffer)
         for name, parameter in self.parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
@@ -115,11 +120,12 @@ class TrainingState:
         and the others an empty string. The hash runs over the tensors in order of name, each as
         its label and its bytes, row-major. Raises RestartError when a sibling is gone.
         """
-        parts = self._gather_shards(group_world_size)
+        entries = self._entries.values()
+        parts = _gather_shards([entry for entry in entries if entry.sharded], group_world_size)
         if parts is None:
             return ""
         hasher, offsets = xxhash.xxh3_128(), [0] * group_world_size
-        for entry in self._entries.values():
+        for entry in entries:
             hasher.update(entry.label)
             if not entry.sharded:
                 hasher.update(_buffer(_bytes_of(entry.local)))
@@ -131,19 +137,24 @@ class TrainingState:
                 offsets[rank] += size
         return hasher.hexdigest()
 
-    def _gather_shards(self, group_world_size: int) -> list[torch.Tensor] | None:
-        """On rank 0 the packed shards of every rank (uint8), elsewhere None."""
-        sharded = [entry for entry in self._entries.values() if entry.sharded]
-        mine = torch.cat([_bytes_of(entry.local) for entry in sharded] or [torch.empty(0, dtype=torch.uint8)])
-        if group_world_size == 1:
-            return [mine]
-        size = sum(_shard_bytes(entry, 0, group_world_size) for entry in sharded)
-        mine = nn.functional.pad(mine, (0, size - mine.numel()))
-        first = dist.get_rank() == 0
-        parts = [torch.empty_like(mine) for _ in range(group_world_size)] if first else None
-        with sibling_death_ends_the_group():
-            dist.gather(mine, parts, dst=0)
-        return parts
+    def layout(self) -> int:
+        """A 63-bit hash of names, types and full shapes; equal in all groups of a job."""
+        labels = b"".join(entry.label for entry in self._entries.values())
+        return xxhash.xxh64_intdigest(labels) >> 1
+
+
+def _gather_shards(sharded: Sequence[Entry], group_world_size: int) -> list[torch.Tensor] | None:
+    """On rank 0 the packed shards of every rank (uint8), elsewhere None."""
+    mine = torch.cat([_bytes_of(entry.local) for entry in sharded] or [torch.empty(0, dtype=torch.uint8)])
+    if group_world_size == 1:
+        return [mine]
+    size = sum(_shard_bytes(entry, 0, group_world_size) for entry in sharded)
+    mine = nn.functional.pad(mine, (0, size - mine.numel()))
+    first = dist.get_rank() == 0
+    parts = [torch.empty_like(mine) for _ in range(group_world_size)] if first else None
+    with sibling_death_ends_the_group():
+        dist.gather(mine, parts, dst=0)
+    return parts
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 from lighthouse.client import (
     AttachStream,
     Hello,
+    LighthouseError,
     Phase,
     RefusedError,
     StartMode,
@@ -99,7 +100,10 @@ class LighthouseStream:
         """What to do after the first quorum, which either healed this group or found nobody ahead."""
         if not self._first or healed or self._mode is not StartMode.HEAL:
             return StartCheck.GO_ON
-        jobs = {job["job"]: job for job in status(self._config.lighthouse)["jobs"]}
+        try:
+            jobs = {job["job"]: job for job in status(self._config.lighthouse)["jobs"]}
+        except LighthouseError:
+            return StartCheck.TRY_AGAIN
         return check_start(jobs.get(self._config.job), self._config.group)
 
     def progress(self, step: int, phase: Phase) -> None:

@@ -21,10 +21,20 @@ def _ask_kernel() -> None:
         return
 
 
-def _poll(parent_pid: int) -> None:
-    while os.getppid() == parent_pid:
+def _poll(parent_pid: int, launcher_pid: int) -> None:
+    while os.getppid() == parent_pid and _runs(launcher_pid):
         time.sleep(POLL_INTERVAL_S)
     os._exit(ExitCode.RESTART)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def die_with_parent() -> None:
@@ -36,8 +46,11 @@ def die_with_parent() -> None:
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return
-    parent_pid = int(os.environ.get(LAUNCHER_PID_VARIABLE, os.getppid()))
+    # The parent may be a wrapper script that the launcher started.
+    parent_pid = os.getppid()
+    launcher_pid = int(os.environ.get(LAUNCHER_PID_VARIABLE, parent_pid))
     _ask_kernel()
-    if os.getppid() != parent_pid:
+    if not _runs(launcher_pid):
         os._exit(ExitCode.RESTART)
-    threading.Thread(target=_poll, args=(parent_pid,), name="headway-watchdog", daemon=True).start()
+    pids = (parent_pid, launcher_pid)
+    threading.Thread(target=_poll, args=pids, name="headway-watchdog", daemon=True).start()

@@ -61,6 +61,7 @@ class ManagerBridge:
         ranks: Ranks,
         store: StoreAddress,
         advertise_addr: str,
+        signature: int,
         export: Callable[[], State],
         on_sent: Callable[[Sent], None],
     ) -> None:
@@ -78,8 +79,23 @@ class ManagerBridge:
             advertise_addr=advertise_addr,
             configure_timeout_s=timeouts.configure_s,
             collective_timeout_s=timeouts.collective_s,
+            signature=signature,
         )
-        self._manager = Manager(
+        try:
+            self._manager = self._make_manager(config, ranks, store, advertise_addr, export)
+        except (TimeoutError, RuntimeError) as error:
+            raise RestartError(f"the Lighthouse went away during the start ({_one_line(error)})") from error
+
+    def _make_manager(
+        self,
+        config: GroupConfig,
+        ranks: Ranks,
+        store: StoreAddress,
+        advertise_addr: str,
+        export: Callable[[], State],
+    ) -> Manager:
+        timeouts = config.timeouts
+        return Manager(
             pg=self.process_group,
             load_state_dict=self._keep,
             state_dict=export,

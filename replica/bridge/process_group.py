@@ -1,11 +1,12 @@
 """The process group across replica groups: rebuilt at each change of quorum, left rather than aborted."""
 
-import queue
 import threading
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -20,6 +21,32 @@ class Peer:
     step: int
 
 
+class AttemptOverError(RuntimeError):
+    """Another member has died or given up: what was waited for will not come."""
+
+
+class Interrupts(Protocol):
+    """What can end the waits of a process group before their time."""
+
+    def over(self, quorum_id: int) -> str | None:
+        """Why the attempt of this quorum is over, or None."""
+
+    def waking(self, event: threading.Event) -> AbstractContextManager[None]:
+        """Within the block, set `event` when `over` may have changed."""
+
+
+class Undisturbed:
+    """No interrupts: only peers and deadlines end a wait."""
+
+    def over(self, quorum_id: int) -> str | None:
+        """Never over."""
+        return None
+
+    def waking(self, event: threading.Event) -> AbstractContextManager[None]:
+        """Never wakes."""
+        return nullcontext()
+
+
 class Graveyard:
     """Destroys process groups that are no longer used away from the training thread.
 
@@ -30,9 +57,21 @@ class Graveyard:
     collective are buried with their group, because gloo may still write into them.
     """
 
-    def bury(self, remains: list[object]) -> None:
-        """Empty a list that holds the last references to its items. Does not block."""
-        threading.Thread(target=remains.clear, name="headway-graveyard", daemon=True).start()
+    REST_S = 2.0
+
+    def bury(self, remains: list[object], *, pending: bool = False) -> None:
+        """Empty a list that holds the last references to its items. Does not block.
+
+        pending: a collective of it still runs, and frames that left it may hold it for a moment
+        longer; the thread waits until they have let go.
+        """
+
+        def dig() -> None:
+            if pending:
+                time.sleep(self.REST_S)
+            remains.clear()
+
+        threading.Thread(target=dig, name="headway-graveyard", daemon=True).start()
 
 
 class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
@@ -41,7 +80,8 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
     torchft's Manager calls `configure` whenever the quorum id changes. It builds the new group on
     a helper thread and waits for it at most `configure_timeout_s`, then all members tell each
     other their group and step. `step` is asked for this rank's current step. Everything but the
-    building runs on the thread that calls.
+    building runs on the thread that calls. `signature` must be equal in all groups: the sums of
+    groups that train different models would be of different lengths. `interrupts` ends waits early.
     """
 
     def __init__(
@@ -52,8 +92,12 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         advertise_addr: str,
         configure_timeout_s: float,
         collective_timeout_s: float,
+        signature: int = 0,
+        interrupts: Interrupts | None = None,
     ) -> None:
         super().__init__(0, 1)
+        self._signature = signature
+        self._interrupts: Interrupts = interrupts or Undisturbed()
         self._group = group
         self._current_step = step
         self._advertise_addr = advertise_addr
@@ -95,24 +139,23 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
 
     def _build(self, store_addr: str, rank: int, world_size: int) -> Any:
         """Connect to all members; the thread that does it is left behind when it takes too long."""
-        outcome: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        outcome: list[Any] = []
+        ready = threading.Event()
 
         def connect() -> None:
             try:
-                outcome.put(self._connect(store_addr, rank, world_size))
+                outcome.append(self._connect(store_addr, rank, world_size))
             except Exception as error:
-                outcome.put(error)
+                outcome.append(error)
+            ready.set()
 
         threading.Thread(target=connect, name="headway-configure", daemon=True).start()
-        try:
-            result = outcome.get(timeout=self._configure_timeout_s)
-        except queue.Empty:
-            raise TimeoutError(
-                f"not all of {world_size} groups connected within {self._configure_timeout_s:g} s"
-            ) from None
-        if isinstance(result, Exception):
-            raise result
-        return result
+        failure = self._await(lambda: bool(outcome), ready, self._configure_timeout_s)
+        if failure is not None:
+            raise failure
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome.pop()
 
     def _connect(self, store_addr: str, rank: int, world_size: int) -> Any:
         limit = timedelta(seconds=self._configure_timeout_s)
@@ -126,11 +169,14 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         return gloo
 
     def _introduce(self, world_size: int) -> tuple[Peer, ...]:
-        mine = torch.tensor([self._group, self._current_step()], dtype=torch.int64)
+        mine = torch.tensor([self._group, self._current_step(), self._signature], dtype=torch.int64)
         if self._gloo is None:
             return (Peer(group=self._group, step=int(mine[1])),)
         rows = [torch.empty_like(mine) for _ in range(world_size)]
         self._finish(self._gloo.allgather([rows], [mine]), [rows, mine], self._configure_timeout_s)
+        strangers = [int(row[0]) for row in rows if int(row[2]) != self._signature]
+        if strangers:
+            raise RuntimeError(f"group {strangers[0]} trains another model or step than group {self._group}")
         return tuple(Peer(group=int(row[0]), step=int(row[1])) for row in rows)
 
     @property
@@ -161,16 +207,42 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         done = threading.Event()
         future = work.get_future()
         future.add_done_callback(lambda _: done.set())
-        if (failure := _outcome(future, done, timeout_s)) is None:
+        if (failure := self._outcome(future, done, timeout_s)) is None:
             return
         self._usable = False
+        pending = not future.done()
         abandoned, self._gloo = self._gloo, None
         # A list is emptied from its end: the group goes before what it may still write into.
         remains = [*buffers, work, future, abandoned]
         # No frame may keep the group alive, a traceback's neither: its destructor must run now.
         del work, future, abandoned
-        self._graveyard.bury(remains)
+        self._graveyard.bury(remains, pending=pending)
         raise failure
+
+    def _outcome(self, future: Any, done: threading.Event, timeout_s: float) -> Exception | None:
+        """None when the collective ended well; else an error that holds no reference to it."""
+        if (failure := self._await(future.done, done, timeout_s)) is not None:
+            return failure
+        try:
+            future.wait()
+        except Exception as error:
+            return RuntimeError(next(iter(str(error).splitlines()), type(error).__name__))
+        return None
+
+    def _await(
+        self, is_done: Callable[[], bool], wake: threading.Event, timeout_s: float
+    ) -> Exception | None:
+        """Wait until done, over, or out of time, whichever is first; done wins."""
+        deadline = time.monotonic() + timeout_s
+        with self._interrupts.waking(wake):
+            while True:
+                wake.clear()
+                if is_done():
+                    return None
+                if (cause := self._interrupts.over(self.quorum_id)) is not None:
+                    return AttemptOverError(cause)
+                if not wake.wait(max(0.0, deadline - time.monotonic())):
+                    return TimeoutError(f"the groups of the quorum were not all there within {timeout_s:g} s")
 
     def errored(self) -> Exception | None:
         """None: errors are raised where they happen and belong to the attempt that saw them."""
@@ -187,14 +259,3 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
     def shutdown(self) -> None:
         """Leave the current group. Does not block."""
         self._leave()
-
-
-def _outcome(future: Any, done: threading.Event, timeout_s: float) -> RuntimeError | TimeoutError | None:
-    """None when the collective ended well; else an error that holds no reference to it."""
-    if not done.wait(timeout_s):
-        return TimeoutError(f"a collective across groups did not end within {timeout_s:g} s")
-    try:
-        future.wait()
-    except Exception as error:
-        return RuntimeError(next(iter(str(error).splitlines()), type(error).__name__))
-    return None

@@ -50,6 +50,8 @@ class HealTransport(HTTPTransport[Any]):  # type: ignore[misc]
         self.received: Received | None = None
         super().__init__(timeout=timedelta(seconds=timeout_s), num_chunks=0)
         self._server.RequestHandlerClass = _counting(self._server.RequestHandlerClass, on_sent)
+        # A joiner that dies while it reads is expected; the default prints a traceback.
+        self._server.handle_error = lambda request, client_address: None
 
     def address(self) -> str:
         """URL prefix that joiners fetch from; the step is appended."""

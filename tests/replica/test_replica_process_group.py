@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from subprocess import Popen
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from children import children, hear, say
 
-from replica.bridge.process_group import CrossGroupProcessGroup, Peer
+from replica.bridge.process_group import AttemptOverError, CrossGroupProcessGroup, Peer
 
 # Far below the timeouts of the collectives, far above what a busy machine needs.
 AT_ONCE_S = 8.0
@@ -67,7 +68,7 @@ def member() -> Iterator[Callable[..., CrossGroupProcessGroup]]:
     made: list[CrossGroupProcessGroup] = []
 
     def make(
-        group: int, *, configure_s: float = 20.0, collective_s: float = COLLECTIVE_S
+        group: int, *, configure_s: float = 20.0, collective_s: float = COLLECTIVE_S, **options: Any
     ) -> CrossGroupProcessGroup:
         made.append(
             CrossGroupProcessGroup(
@@ -76,6 +77,7 @@ def member() -> Iterator[Callable[..., CrossGroupProcessGroup]]:
                 advertise_addr="127.0.0.1",
                 configure_timeout_s=configure_s,
                 collective_timeout_s=collective_s,
+                **options,
             )
         )
         return made[-1]
@@ -124,6 +126,66 @@ def test_a_member_alone_needs_no_store(member: Make) -> None:
     assert alone.peers == (Peer(group=2, step=102),)
     assert alone.quorum_id == 9
     assert summed(alone, 5.0) == [5.0] * 3
+
+
+class Declared:
+    """Interrupts that a test declares."""
+
+    def __init__(self) -> None:
+        self._cause: str | None = None
+        self._wakers: set[threading.Event] = set()
+
+    def declare(self, cause: str) -> None:
+        self._cause = cause
+        for waker in list(self._wakers):
+            waker.set()
+
+    def over(self, quorum_id: int) -> str | None:
+        return self._cause if quorum_id == 1 else None
+
+    @contextmanager
+    def waking(self, event: threading.Event) -> Iterator[None]:
+        self._wakers.add(event)
+        yield
+        self._wakers.discard(event)
+
+
+def test_an_attempt_that_is_declared_over_is_left_at_once(quorums: Quorums, member: Make) -> None:
+    declared = Declared()
+    # The third member neither sums nor leaves: as if it were frozen.
+    told, frozen = member(0, interrupts=declared, collective_s=10.0), member(1, collective_s=10.0)
+    quorums.form(told, frozen)
+    waiting = quorums.start(lambda: summed(told, 1.0))
+    declared.declare("group 1 is frozen")
+    error = error_of(waiting)
+    assert isinstance(error, AttemptOverError)
+    assert str(error) == "group 1 is frozen"
+    # The next quorum is another one, and works.
+    other = member(2)
+    quorums.form(told, other)
+    results = [quorums.start(lambda each=each: summed(each, 1.0)) for each in (told, other)]
+    assert [result.result(timeout=COLLECTIVE_S)[0] for result in results] == [2.0, 2.0]
+
+
+def test_connecting_is_left_too_when_the_attempt_is_over(quorums: Quorums, member: Make) -> None:
+    declared = Declared()
+    (configured,) = quorums.begin(member(0, interrupts=declared, configure_s=6.0), missing=1)
+    declared.declare("group 1 died")
+    assert isinstance(error_of(configured, limit_s=3.0), AttemptOverError)
+
+
+def test_what_is_done_wins_over_what_is_declared(quorums: Quorums, member: Make) -> None:
+    declared = Declared()
+    alone = member(0, interrupts=declared)
+    declared.declare("too late")
+    quorums.begin(alone)[0].result(timeout=COLLECTIVE_S)
+    assert summed(alone, 5.0) == [5.0] * 3
+
+
+def test_groups_that_train_different_models_do_not_sum(quorums: Quorums, member: Make) -> None:
+    members = [member(0, signature=5), member(1, signature=6)]
+    for configured in quorums.begin(*members):
+        assert "another model" in str(error_of(configured))
 
 
 def test_quorums_follow_each_other(quorums: Quorums, member: Make) -> None:

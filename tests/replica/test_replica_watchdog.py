@@ -57,7 +57,7 @@ def test_without_help_from_the_kernel_the_parent_is_watched(monkeypatch: pytest.
     monkeypatch.setattr(watchdog.os, "getppid", lambda: next(parents))
     monkeypatch.setattr(watchdog.os, "_exit", codes.append)
     monkeypatch.setattr(watchdog, "POLL_INTERVAL_S", 0.0)
-    watchdog._poll(7)
+    watchdog._poll(7, os.getpid())
     assert codes == [3]
 
 
