@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch
 from torchft.manager import Manager
 
+from replica.bridge.interrupts import Interrupts
 from replica.bridge.process_group import CrossGroupProcessGroup, Peer
 from replica.bridge.transport import HealTransport, Received, Sent
 from replica.config import GroupConfig
@@ -64,6 +65,7 @@ class ManagerBridge:
         signature: int,
         export: Callable[[], State],
         on_sent: Callable[[Sent], None],
+        interrupts: Interrupts | None = None,
     ) -> None:
         timeouts = config.timeouts
         self._timeouts = timeouts
@@ -71,7 +73,11 @@ class ManagerBridge:
         self._seen_quorum_id = -1
         take_torchft_environment()
         self._transport = HealTransport(
-            timeout_s=timeouts.transfer_s, advertise_addr=advertise_addr, on_sent=on_sent
+            timeout_s=timeouts.transfer_s,
+            advertise_addr=advertise_addr,
+            on_sent=on_sent,
+            interrupts=interrupts,
+            quorum_id=lambda: self.process_group.quorum_id,
         )
         self.process_group = CrossGroupProcessGroup(
             group=config.group,
@@ -80,6 +86,7 @@ class ManagerBridge:
             configure_timeout_s=timeouts.configure_s,
             collective_timeout_s=timeouts.collective_s,
             signature=signature,
+            interrupts=interrupts,
         )
         try:
             self._manager = self._make_manager(config, ranks, store, advertise_addr, export)

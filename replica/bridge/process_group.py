@@ -3,14 +3,15 @@
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
 from torchft.process_group import ProcessGroup, create_store_client
+
+from replica.bridge.interrupts import Interrupts, Undisturbed, wait_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,32 +20,6 @@ class Peer:
 
     group: int
     step: int
-
-
-class AttemptOverError(RuntimeError):
-    """Another member has died or given up: what was waited for will not come."""
-
-
-class Interrupts(Protocol):
-    """What can end the waits of a process group before their time."""
-
-    def over(self, quorum_id: int) -> str | None:
-        """Why the attempt of this quorum is over, or None."""
-
-    def waking(self, event: threading.Event) -> AbstractContextManager[None]:
-        """Within the block, set `event` when `over` may have changed."""
-
-
-class Undisturbed:
-    """No interrupts: only peers and deadlines end a wait."""
-
-    def over(self, quorum_id: int) -> str | None:
-        """Never over."""
-        return None
-
-    def waking(self, event: threading.Event) -> AbstractContextManager[None]:
-        """Never wakes."""
-        return nullcontext()
 
 
 class Graveyard:
@@ -150,7 +125,7 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
             ready.set()
 
         threading.Thread(target=connect, name="headway-configure", daemon=True).start()
-        failure = self._await(lambda: bool(outcome), ready, self._configure_timeout_s)
+        failure = self._wait(lambda: bool(outcome), ready, self._configure_timeout_s)
         if failure is not None:
             raise failure
         if isinstance(outcome[0], Exception):
@@ -221,7 +196,7 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
 
     def _outcome(self, future: Any, done: threading.Event, timeout_s: float) -> Exception | None:
         """None when the collective ended well; else an error that holds no reference to it."""
-        if (failure := self._await(future.done, done, timeout_s)) is not None:
+        if (failure := self._wait(future.done, done, timeout_s)) is not None:
             return failure
         try:
             future.wait()
@@ -229,20 +204,17 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
             return RuntimeError(next(iter(str(error).splitlines()), type(error).__name__))
         return None
 
-    def _await(
+    def _wait(
         self, is_done: Callable[[], bool], wake: threading.Event, timeout_s: float
-    ) -> Exception | None:
-        """Wait until done, over, or out of time, whichever is first; done wins."""
-        deadline = time.monotonic() + timeout_s
-        with self._interrupts.waking(wake):
-            while True:
-                wake.clear()
-                if is_done():
-                    return None
-                if (cause := self._interrupts.over(self.quorum_id)) is not None:
-                    return AttemptOverError(cause)
-                if not wake.wait(max(0.0, deadline - time.monotonic())):
-                    return TimeoutError(f"the groups of the quorum were not all there within {timeout_s:g} s")
+    ) -> RuntimeError | TimeoutError | None:
+        return wait_for(
+            is_done,
+            wake,
+            what="an answer of every group in the quorum",
+            timeout_s=timeout_s,
+            interrupts=self._interrupts,
+            quorum_id=self.quorum_id,
+        )
 
     def errored(self) -> Exception | None:
         """None: errors are raised where they happen and belong to the attempt that saw them."""

@@ -1,5 +1,6 @@
 """How a joiner gets the live state: torchft's HTTP transport, made safe for donor and joiner."""
 
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 from torch.distributed._serialization import _streaming_load
 from torchft.checkpointing.http_transport import HTTPTransport
+
+from replica.bridge.interrupts import Interrupts, Undisturbed, wait_for
 
 RETRY_INTERVAL_S = 0.1
 
@@ -43,8 +46,18 @@ class HealTransport(HTTPTransport[Any]):  # type: ignore[misc]
     `release` finds it older than the transfer timeout.
     """
 
-    def __init__(self, *, timeout_s: float, advertise_addr: str, on_sent: Callable[[Sent], None]) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        advertise_addr: str,
+        on_sent: Callable[[Sent], None],
+        interrupts: Interrupts | None = None,
+        quorum_id: Callable[[], int] = lambda: -1,
+    ) -> None:
         self._advertise_addr = advertise_addr
+        self._interrupts: Interrupts = interrupts or Undisturbed()
+        self._quorum_id = quorum_id
         self._staged_at_s = 0.0
         self._state_dict: Any = None
         self.received: Received | None = None
@@ -77,20 +90,47 @@ class HealTransport(HTTPTransport[Any]):  # type: ignore[misc]
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
         """Fetch the state of `step`; asks again while the donor has not staged it yet.
 
-        Blocks at most `timeout`. Raises TimeoutError, or OSError when the donor is gone.
+        Blocks at most `timeout`, and only while the attempt is not over: the fetch runs on a helper
+        thread, which is left behind then. Raises TimeoutError, AttemptOverError, or OSError when
+        the donor is gone.
         """
         started = time.monotonic()
-        deadline = started + timeout.total_seconds()
+        outcome: list[Any] = []
+        ready = threading.Event()
+
+        def fetch() -> None:
+            try:
+                outcome.append(self._fetch(src_rank, metadata, step, timeout))
+            except Exception as error:
+                outcome.append(error)
+            ready.set()
+
+        threading.Thread(target=fetch, name="headway-heal", daemon=True).start()
+        failure = wait_for(
+            lambda: bool(outcome),
+            ready,
+            what=f"the state of step {step} from {metadata}",
+            timeout_s=timeout.total_seconds(),
+            interrupts=self._interrupts,
+            quorum_id=self._quorum_id(),
+        )
+        if failure is not None:
+            raise failure
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        self.received = Received(donor_rank=src_rank, step=step, seconds=time.monotonic() - started)
+        return outcome[0]
+
+    def _fetch(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
+        deadline = time.monotonic() + timeout.total_seconds()
         while True:
             try:
-                state = super().recv_checkpoint(src_rank, metadata, step, timeout)
+                return super().recv_checkpoint(src_rank, metadata, step, timeout)
             except urllib.error.HTTPError as refusal:
+                refusal.close()
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{metadata} did not stage step {step} in time") from refusal
-                time.sleep(RETRY_INTERVAL_S)
-                continue
-            self.received = Received(donor_rank=src_rank, step=step, seconds=time.monotonic() - started)
-            return state
+            time.sleep(RETRY_INTERVAL_S)
 
     @classmethod
     def _load_from_address(cls, address: str, timeout: timedelta) -> object:

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from children import children, hear, say
 
-from replica.bridge.process_group import AttemptOverError, CrossGroupProcessGroup, Peer
+from replica.bridge.interrupts import AttemptOverError
+from replica.bridge.process_group import CrossGroupProcessGroup, Peer
 
 # Far below the timeouts of the collectives, far above what a busy machine needs.
 AT_ONCE_S = 8.0

@@ -42,6 +42,9 @@ def transport(*, timeout_s: float = 20.0, sent: Queue[Sent] | None = None) -> It
     try:
         yield made
     finally:
+        for thread in threading.enumerate():
+            if thread.name == "headway-heal":
+                thread.join()
         made.shutdown(wait=True)
         made._server.server_close()
 
@@ -98,7 +101,7 @@ def test_a_joiner_that_asks_early_waits_for_the_staging(donor: HealTransport, jo
 @pytest.mark.parametrize("staged", [6, 8])
 def test_another_step_never_comes_through(donor: HealTransport, joiner: HealTransport, staged: int) -> None:
     donor.send_checkpoint([1], staged, state_of(3.0), LIMIT)
-    with pytest.raises(TimeoutError, match="did not stage step 7 in time"):
+    with pytest.raises(TimeoutError, match="step 7"):
         fetch(joiner, donor, 7, timedelta(seconds=0.2))
     assert joiner.received is None
 
