@@ -28,7 +28,11 @@ check: $(READY)
 	$(BIN)/python -m protos.generate --check
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not storm"
+
+# Minutes of kills of everything; STORM_S is how long one storm lasts.
+storm: $(READY)
+	$(BIN)/python -m pytest -m storm -s tests/storm
 
 proto: $(READY)
 	$(BIN)/python -m protos.generate

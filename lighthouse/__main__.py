@@ -1,4 +1,4 @@
-"""The command line: `python -m lighthouse serve`, `status ADDR [--json]`, `forget ADDR JOB`."""
+"""The command line: `python -m lighthouse serve`, `status`, `drain`, `evict` and `forget`."""
 
 import argparse
 import asyncio
@@ -12,7 +12,7 @@ import structlog
 
 from lighthouse.address import parse_address
 from lighthouse.app import BindError, serve
-from lighthouse.client import LighthouseError, forget, status
+from lighthouse.client import LighthouseError, drain, evict, forget, status
 from lighthouse.config import (
     ConfigError,
     LighthouseConfig,
@@ -36,9 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = _parser().parse_args(arguments)
         if chosen.command == "serve":
             return asyncio.run(_serve(config_from(chosen)))
-        if chosen.command == "status":
-            return _status(parse_address(chosen.address), as_json=chosen.json)
-        return _forget(parse_address(chosen.address), chosen.job)
+        return _COMMANDS[chosen.command](parse_address(chosen.address), chosen)
     except (ConfigError, StoreError, BindError, ValueError) as error:
         print(f"lighthouse: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -54,10 +52,24 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("status", allow_abbrev=False, help="show what a Lighthouse knows")
     show.add_argument("address", help="HOST:PORT of its gRPC server")
     show.add_argument("--json", action="store_true", help="the whole document instead of a summary")
+    for name, text in _ABOUT_A_GROUP:
+        _add_job_arguments(commands.add_parser(name, allow_abbrev=False, help=text), with_group=True)
     drop = commands.add_parser("forget", allow_abbrev=False, help="start a job over: drop its record")
-    drop.add_argument("address", help="HOST:PORT of its gRPC server")
-    drop.add_argument("job", help="the job's name")
+    _add_job_arguments(drop, with_group=False)
     return parser
+
+
+_ABOUT_A_GROUP = (
+    ("drain", "ask a group to leave at the end of its step"),
+    ("evict", "count a group out now, its processes end themselves"),
+)
+
+
+def _add_job_arguments(parser: argparse.ArgumentParser, *, with_group: bool) -> None:
+    parser.add_argument("address", help="HOST:PORT of its gRPC server")
+    parser.add_argument("job", help="the job's name")
+    if with_group:
+        parser.add_argument("group", type=int, help="the group's number")
 
 
 def _configure_logging() -> None:
@@ -85,9 +97,9 @@ async def _serve(config: LighthouseConfig) -> int:
     return EXIT_OK
 
 
-def _status(address: str, *, as_json: bool) -> int:
+def _status(address: str, chosen: argparse.Namespace) -> int:
     document = status(address)
-    print(json.dumps(document, indent=2) if as_json else "\n".join(summary(document)))
+    print(json.dumps(document, indent=2) if chosen.json else "\n".join(summary(document)))
     return EXIT_OK
 
 
@@ -115,10 +127,28 @@ def _group_line(group: Document) -> str:
     return f"{group['group']}: {group['state']}, {place}, {heard}, incarnation {group['incarnations']}"
 
 
-def _forget(address: str, job: str) -> int:
-    known = forget(address, job)
-    print(f"{job} is forgotten" if known else f"{job} was not known")
+def _drain(address: str, chosen: argparse.Namespace) -> int:
+    known = drain(address, chosen.job, chosen.group)
+    return _tell(chosen, known, "will leave at the end of its step")
+
+
+def _evict(address: str, chosen: argparse.Namespace) -> int:
+    return _tell(chosen, evict(address, chosen.job, chosen.group), "is counted out")
+
+
+def _tell(chosen: argparse.Namespace, known: bool, done: str) -> int:
+    name = f"group {chosen.group} of {chosen.job}"
+    print(f"{name} {done}" if known else f"{name} does not live: nothing was done")
+    return EXIT_OK if known else EXIT_TROUBLE
+
+
+def _forget(address: str, chosen: argparse.Namespace) -> int:
+    known = forget(address, chosen.job)
+    print(f"{chosen.job} is forgotten" if known else f"{chosen.job} was not known")
     return EXIT_OK
+
+
+_COMMANDS = {"status": _status, "drain": _drain, "evict": _evict, "forget": _forget}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from lighthouse.address import parse_address
-from lighthouse.attach import AttachStream
+from lighthouse.attach import AttachStream, WatchStream
 from lighthouse.channel import (
     LighthouseError,
     RefusedError,
@@ -19,20 +19,35 @@ from lighthouse.channel import (
     open_channel,
     wait_until_reachable,
 )
-from lighthouse.model import JOB_NAME_RULE, Hello, Phase, StartMode, Welcome, is_job_name
+from lighthouse.model import (
+    JOB_NAME_RULE,
+    Hello,
+    Notice,
+    NoticeKind,
+    Phase,
+    StartMode,
+    Welcome,
+    is_job_name,
+)
 from protos import lighthouse_pb2 as pb
 
 __all__ = [
     "AttachStream",
     "Hello",
     "LighthouseError",
+    "Notice",
+    "NoticeKind",
     "Phase",
     "RefusedError",
     "StartMode",
     "UnreachableError",
+    "WatchStream",
     "Welcome",
+    "drain",
+    "evict",
     "forget",
     "is_job_name",
+    "leave",
     "parse_address",
     "status",
     "wait_until_reachable",
@@ -49,16 +64,51 @@ def status(address: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any]:
     return document
 
 
+def evict(address: str, job: str, group: int, timeout_s: float = CALL_TIMEOUT_S) -> bool:
+    """Have a group counted out now; its processes end themselves. Whether it was there.
+
+    Blocks. Raises ValueError for names that cannot be, and LighthouseError when nobody answers.
+    """
+    _check_names(job, group)
+    request = pb.EvictRequest(job=job, group=group)
+    return bool(_call(address, "Evict", request, pb.EvictResponse.FromString, timeout_s).known)
+
+
+def drain(address: str, job: str, group: int, timeout_s: float = CALL_TIMEOUT_S) -> bool:
+    """Have a group asked to leave at the end of its step. Whether it is there to be asked.
+
+    Blocks. Raises ValueError for names that cannot be, and LighthouseError when nobody answers.
+    """
+    _check_names(job, group)
+    request = pb.DrainRequest(job=job, group=group)
+    return bool(_call(address, "Drain", request, pb.DrainResponse.FromString, timeout_s).known)
+
+
+def leave(address: str, replica_id: str, timeout_s: float = CALL_TIMEOUT_S) -> bool:
+    """Say goodbye for an incarnation that holds no stream. Whether it was known.
+
+    Blocks. Raises LighthouseError when nobody answers.
+    """
+    request = pb.LeaveRequest(replica_id=replica_id)
+    return bool(_call(address, "Leave", request, pb.LeaveResponse.FromString, timeout_s).known)
+
+
 def forget(address: str, job: str, timeout_s: float = CALL_TIMEOUT_S) -> bool:
     """Have a job dropped from the record; whether it was known.
 
     Blocks. Raises ValueError for a name that no job can have, and LighthouseError when groups of
     the job live or nobody answers.
     """
-    if not is_job_name(job):
-        raise ValueError(f"malformed job name {job!r}: want {JOB_NAME_RULE}")
+    _check_names(job)
     reply = _call(address, "Forget", pb.ForgetRequest(job=job), pb.ForgetResponse.FromString, timeout_s)
     return bool(reply.known)
+
+
+def _check_names(job: str, group: int = 0) -> None:
+    if not is_job_name(job):
+        raise ValueError(f"malformed job name {job!r}: want {JOB_NAME_RULE}")
+    if not 0 <= group < 2**32:
+        raise ValueError(f"malformed group number {group}: groups are numbered from 0")
 
 
 def _call(

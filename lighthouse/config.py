@@ -33,6 +33,9 @@ class LighthouseConfig:
     join_timeout_ms: int = 60_000
     quorum_tick_ms: int = 100
     heartbeat_timeout_ms: int = 5_000
+    progress_limit_factor: int = 10
+    progress_limit_floor_ms: int = 30_000
+    heal_deadline_ms: int = 120_000
     state_dir: Path | None = Path("lighthouse-state")
 
     def __post_init__(self) -> None:
@@ -41,6 +44,15 @@ class LighthouseConfig:
         _in_range("--join-timeout-ms", self.join_timeout_ms, 0, _MAX_TIMEOUT_MS)
         _in_range("--quorum-tick-ms", self.quorum_tick_ms, 1, 60_000)
         _in_range("--heartbeat-timeout-ms", self.heartbeat_timeout_ms, 1, _MAX_TIMEOUT_MS)
+        _in_range("--progress-limit-factor", self.progress_limit_factor, 1, 100_000)
+        _in_range("--progress-limit-floor-ms", self.progress_limit_floor_ms, 1, _MAX_TIMEOUT_MS)
+        _in_range("--heal-deadline-ms", self.heal_deadline_ms, 1, _MAX_TIMEOUT_MS)
+        if self.heal_deadline_ms < self.progress_limit_floor_ms:
+            raise ConfigError(
+                f"--heal-deadline-ms {self.heal_deadline_ms} is shorter than --progress-limit-floor-ms "
+                f"{self.progress_limit_floor_ms}: a heal takes longer than a step, raise the one or lower "
+                "the other"
+            )
         if self.quorum_tick_ms > self.heartbeat_timeout_ms:
             raise ConfigError(
                 f"--quorum-tick-ms {self.quorum_tick_ms} is longer than --heartbeat-timeout-ms "
@@ -92,6 +104,9 @@ _NUMBERS = (
     ("join-timeout-ms", "how long a quorum waits for a replica that lives and does not ask"),
     ("quorum-tick-ms", "how often the decision is looked at when nothing happens"),
     ("heartbeat-timeout-ms", "after what silence a replica counts as dead"),
+    ("progress-limit-factor", "after how many typical steps a group that stands still is counted out"),
+    ("progress-limit-floor-ms", "the shortest time that a group may stand still while others wait"),
+    ("heal-deadline-ms", "how long a heal may take while others wait"),
 )
 
 

@@ -12,25 +12,31 @@ import structlog
 
 from lighthouse.clock import Clock
 from lighthouse.config import LighthouseConfig
-from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse
+from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse, Tell
+from lighthouse.identity import Mismatch
 from lighthouse.machine import JobMachine
 from lighthouse.model import (
     POOL,
     Hello,
     JobRecord,
     Member,
+    Notice,
     Phase,
     Refusal,
     ReplicaId,
     Welcome,
     parse_replica_id,
 )
+from lighthouse.outbox import Outbox
+from lighthouse.pace import PaceRules
 from lighthouse.quorum import Rules
 from lighthouse.store import Store, StoreError
 from lighthouse.table import Limits
 from lighthouse.wire import encode_reply
 
 MAX_JOBS = 256
+# Three times the time between the pulses of a rank.
+SHORTEST_PULSE_TIMEOUT_S = 3.0
 
 _log: Any = structlog.get_logger("lighthouse")
 
@@ -48,13 +54,21 @@ class Coordinator:
         self._store = store
         self._clock = clock
         self._started_s = clock.now_s()
-        self._first_quorum_id = 0 if config.state_dir else _unused_ids(clock.wall_s())
-        self._limits = Limits(heartbeat_timeout_s=config.heartbeat_timeout_s)
+        self._unused_quorum_id = _unused_ids(clock.wall_s())
+        self._limits = Limits(
+            heartbeat_timeout_s=config.heartbeat_timeout_s,
+            pulse_timeout_s=max(config.heartbeat_timeout_s, SHORTEST_PULSE_TIMEOUT_S),
+            pace=PaceRules(
+                limit_factor=config.progress_limit_factor,
+                limit_floor_s=config.progress_limit_floor_ms / 1000,
+                heal_deadline_s=config.heal_deadline_ms / 1000,
+            ),
+        )
         self._records: dict[str, JobRecord] = store.load()
         self._machines: dict[str, JobMachine] = {}
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[bytes | Refusal]] = {}
-        self._streams: dict[int, asyncio.Future[Refusal]] = {}
+        self._streams: dict[int, Outbox] = {}
         self._unwritable = ""
         for job in itertools.islice(self._records, MAX_JOBS):
             self._machine_of(job)
@@ -105,21 +119,21 @@ class Coordinator:
         self._carry_out(machine, effects)
         return refusal
 
-    def attach(self, hello: Hello) -> "Stream | Refusal":
-        """Open a group's stream."""
+    def attach(self, hello: Hello) -> "Stream | Refusal | Mismatch":
+        """Open the stream of a rank."""
         id = parse_replica_id(hello.replica_id)
         machine = self._machine_of(id.job)
         if isinstance(machine, Refusal):
             return machine
         number = next(self._numbers)
-        closed = asyncio.get_running_loop().create_future()
+        outbox = Outbox()
         welcome, effects = machine.attach(id, hello, number, self._clock.now_s())
         if isinstance(welcome, Welcome):
-            self._streams[number] = closed
+            self._streams[number] = outbox
         self._carry_out(machine, effects)
-        if isinstance(welcome, Refusal):
+        if not isinstance(welcome, Welcome):
             return welcome
-        return Stream(coordinator=self, machine=machine, id=id, number=number, welcome=welcome, closed=closed)
+        return Stream(coordinator=self, machine=machine, id=id, number=number, welcome=welcome, outbox=outbox)
 
     def tick(self) -> None:
         """Time has passed: look at every job."""
@@ -142,6 +156,33 @@ class Coordinator:
         self._machines.pop(job, None)
         return known
 
+    def leave(self, id: ReplicaId) -> bool:
+        """An incarnation leaves as planned; whether it was known."""
+        machine = self._machines.get(id.job)
+        if machine is None:
+            return False
+        known, effects = machine.leave(id, self._clock.now_s())
+        self._carry_out(machine, effects)
+        return known
+
+    def evict(self, job: str, group: int) -> bool:
+        """Count a group out, as the operator wants it; whether it was there to be counted out."""
+        machine = self._machines.get(job)
+        if machine is None:
+            return False
+        known, effects = machine.evict(group, "evicted by the operator", self._clock.now_s())
+        self._carry_out(machine, effects)
+        return known
+
+    def drain(self, job: str, group: int) -> bool:
+        """Ask a group to leave at the end of its step; whether it is there to be asked."""
+        machine = self._machines.get(job)
+        if machine is None:
+            return False
+        known, effects = machine.drain(group)
+        self._carry_out(machine, effects)
+        return known
+
     def hang_up(self) -> None:
         """End all waiting calls and open streams, as the server goes down."""
         for call in list(self._calls):
@@ -157,12 +198,14 @@ class Coordinator:
             return machine
         if len(self._machines) >= MAX_JOBS and not self._let_one_go():
             return Refusal.TOO_MANY_JOBS
-        record = self._records.get(job) or JobRecord(job=job, quorum_id=self._first_quorum_id)
+        first = 0 if self._config.state_dir else self._unused_quorum_id
+        record = self._records.get(job) or JobRecord(job=job, quorum_id=first)
         machine = self._machines[job] = JobMachine(
             record=record,
             rules=self._rules_of(job),
             limits=self._limits,
             warm_until_s=self._started_s + self._config.heartbeat_timeout_s,
+            unused_quorum_id=self._unused_quorum_id,
         )
         return machine
 
@@ -196,10 +239,18 @@ class Coordinator:
                         self._end_call(call, reply)
                 case Refuse(call=call, refusal=refusal):
                     self._end_call(call, refusal)
+                case Tell(streams=streams, notice=notice):
+                    self._tell(streams, notice)
                 case CloseStream(stream=stream, refusal=refusal):
                     self._end_stream(stream, refusal)
                 case Note(happening=happening, fields=fields):
                     _write_note(happening, fields)
+
+    def _tell(self, streams: tuple[int, ...], notice: Notice) -> None:
+        for stream in streams:
+            outbox = self._streams.get(stream)
+            if outbox is not None:
+                outbox.put(notice)
 
     def _persist(self, machine: JobMachine, record: JobRecord) -> None:
         try:
@@ -220,15 +271,24 @@ class Coordinator:
             future.set_result(outcome)
 
     def _end_stream(self, stream: int, refusal: Refusal) -> None:
-        future = self._streams.pop(stream, None)
-        if future is not None and not future.done():
-            future.set_result(refusal)
+        outbox = self._streams.pop(stream, None)
+        if outbox is not None:
+            outbox.put(refusal)
 
     # Events from a stream.
+
+    def pulse(self, stream: "Stream") -> None:
+        """The process of a rank runs."""
+        self._carry_out(stream.machine, stream.machine.pulse(stream.id, stream.number, self._clock.now_s()))
 
     def progress(self, stream: "Stream", step: int, phase: Phase) -> None:
         """A group says where it is."""
         effects = stream.machine.progress(stream.id, stream.number, step, phase, self._clock.now_s())
+        self._carry_out(stream.machine, effects)
+
+    def abandon(self, stream: "Stream", quorum_id: int, cause: str) -> None:
+        """A group has given an attempt up."""
+        effects = stream.machine.abandon(stream.id, stream.number, quorum_id, cause, self._clock.now_s())
         self._carry_out(stream.machine, effects)
 
     def goodbye(self, stream: "Stream", *, finished: bool, step: int) -> bool:
@@ -247,7 +307,7 @@ class Coordinator:
 
 
 class Stream:
-    """A group's open stream. `closed` is set when the Lighthouse ends it."""
+    """A rank's open stream. `outbox` holds what it is to be told; a refusal there ends it."""
 
     def __init__(
         self,
@@ -257,13 +317,13 @@ class Stream:
         id: ReplicaId,
         number: int,
         welcome: Welcome,
-        closed: asyncio.Future[Refusal],
+        outbox: Outbox,
     ) -> None:
         self.machine = machine
         self.id = id
         self.number = number
         self.welcome = welcome
-        self.closed = closed
+        self.outbox = outbox
         self._coordinator = coordinator
 
     def __enter__(self) -> "Stream":
@@ -272,9 +332,17 @@ class Stream:
     def __exit__(self, *exception: object) -> None:
         self._coordinator.detach(self)
 
+    def pulse(self) -> None:
+        """The process of this rank runs."""
+        self._coordinator.pulse(self)
+
     def progress(self, step: int, phase: Phase) -> None:
         """The group is at this step and phase."""
         self._coordinator.progress(self, step, phase)
+
+    def abandon(self, quorum_id: int, cause: str) -> None:
+        """The group has given this attempt up."""
+        self._coordinator.abandon(self, quorum_id, cause)
 
     def goodbye(self, *, finished: bool, step: int) -> bool:
         """The group leaves; whether what it said is on record."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lighthouse.model import JobRecord, Quorum, Refusal
+from lighthouse.model import JobRecord, Notice, Quorum, Refusal
 
 
 class Happening(StrEnum):
@@ -14,7 +14,13 @@ class Happening(StrEnum):
     ATTACHED = "replica_attached"
     GONE = "replica_gone"
     HEARD_AGAIN = "replica_heard_again"
+    DRAINED = "replica_asked_to_leave"
+    REFUSED = "replica_refused"
+    SUSPECT = "replica_suspect"
+    SLOW = "replica_slow"
+    ATTEMPT_OVER = "attempt_over"
     QUORUM = "quorum_changed"
+    FEWER = "fewer_groups_than_expected"
     WAITING = "quorum_waiting"
     FINISHED = "job_finished"
     NOT_RECORDED = "record_not_written"
@@ -44,6 +50,14 @@ class Refuse:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tell:
+    """Send a notice down these streams."""
+
+    streams: tuple[int, ...]
+    notice: Notice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CloseStream:
     """End a stream with an error."""
 
@@ -59,4 +73,4 @@ class Note:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
-Effect = Persist | Answer | Refuse | CloseStream | Note
+Effect = Persist | Answer | Refuse | Tell | CloseStream | Note

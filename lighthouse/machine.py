@@ -4,14 +4,17 @@ Every method takes the time of the event. A quorum is first proposed (Persist), 
 record is durable are the callers answered (Answer).
 """
 
-from dataclasses import replace
-
-from lighthouse.effects import Answer, CloseStream, Happening, Note, Persist, Refuse
+from lighthouse.effects import CloseStream, Happening, Note, Refuse, Tell
+from lighthouse.ended import over_notice
+from lighthouse.identity import Field, Mismatch, identity_of, merge, mismatch
+from lighthouse.lookout import Lookout
 from lighthouse.model import (
     Hello,
     JobRecord,
     Key,
     Member,
+    Notice,
+    NoticeKind,
     Phase,
     Quorum,
     Refusal,
@@ -19,10 +22,11 @@ from lighthouse.model import (
     StartMode,
     Welcome,
     label,
-    parse_replica_id,
 )
-from lighthouse.quorum import Ask, Ready, Reason, Rules, Situation, Waiting, decide, sentence
-from lighthouse.slot import Gone, Slot
+from lighthouse.quorum import Rules, Waiting
+from lighthouse.quorum_book import QuorumBook
+from lighthouse.situation import unheard
+from lighthouse.slot import FINAL, Gone, Line, Slot
 from lighthouse.table import Effects, Limits, Table
 
 
@@ -30,90 +34,105 @@ class JobMachine:
     """What is known of one job, and what follows from each event."""
 
     def __init__(
-        self, *, record: JobRecord, rules: Rules, limits: Limits, warm_until_s: float = float("-inf")
+        self,
+        *,
+        record: JobRecord,
+        rules: Rules,
+        limits: Limits,
+        warm_until_s: float = float("-inf"),
+        unused_quorum_id: int = 1,
     ) -> None:
         """Start from what is on record.
 
-        Members of a last quorum are not left out before `warm_until_s`.
+        Members of a last quorum are not left out before `warm_until_s`. `unused_quorum_id` is
+        where ids go on for a job that turns out to be older than its record.
         """
-        self.table = Table(job=record.job, limits=limits)
-        self.issued = 0
+        self.table = Table(record=record, limits=limits)
+        self._book = QuorumBook(
+            record=record,
+            table=self.table,
+            rules=rules,
+            limits=limits,
+            warm_until_s=warm_until_s,
+            unused_quorum_id=unused_quorum_id,
+        )
+        self._journal = self._book.journal
         self._rules = rules
         self._limits = limits
         self._warm_until_s = warm_until_s
-        self._record = record
-        self._durable = record
-        self._durable_at_s = float("-inf")
+        self._lookout = Lookout(table=self.table, book=self._book, warm_until_s=warm_until_s)
         self._pruned_s = float("-inf")
-        self._quorum: Quorum | None = None
-        self._proposed: Quorum | None = None
-        self._last = {parse_replica_id(text).key: text for text in record.members}
-        self._blockers: set[Key] = set()
-        self._decision = Waiting(reason=Reason.NO_ASKS)
-        self._waiting_since_s: float | None = None
-        self._waiting_noted = False
 
     # What the shell reads.
 
     @property
     def job(self) -> str:
         """The job's name, or POOL."""
-        return self._record.job
+        return self.record.job
 
     @property
     def record(self) -> JobRecord:
         """What is on disk, or will be at the next tick."""
-        return self._record
+        return self._journal.record
 
     @property
     def quorum(self) -> Quorum | None:
         """The last quorum that this server issued."""
-        return self._quorum
+        return self._book.quorum
+
+    @property
+    def issued(self) -> int:
+        """How many quorums this server has issued."""
+        return self._book.issued
 
     @property
     def end_is_durable(self) -> bool:
         """Whether all that is known about the job's end is on disk."""
-        return self._record.finished_step == self._durable.finished_step
+        return self._journal.end_is_durable
+
+    @property
+    def attempt_is_over(self) -> bool:
+        """Whether the attempt of the last quorum has been given up."""
+        return self._book.attempt_is_over
 
     def waiting(self, now_s: float) -> Waiting:
         """What stands in the way of the next quorum, as of now."""
-        decision = decide(self._situation(now_s), self._rules, now_s)
-        return decision if isinstance(decision, Waiting) else self._decision
+        return self._book.waiting(now_s)
 
     def in_quorum(self, slot: Slot) -> bool:
         """Whether this incarnation is in the last quorum."""
-        return self._last.get(slot.id.key) == slot.id.text
+        return self._book.holds(slot)
 
     def member_labels(self) -> list[str]:
         """The members of the last quorum, in the order of their ids, as people call them."""
-        return [label(key) for key in self._last]
+        return [label(key) for key in self._book.last]
 
     def is_busy(self, now_s: float) -> bool:
         """Whether any replica lives or holds a call or a stream open."""
-        holds = any(slot.stream is not None or slot.calls for slot in self.table.slots.values())
+        holds = any(slot.lines or slot.calls for slot in self.table.slots.values())
         return holds or bool(self.table.roll.living(now_s))
 
     def is_idle(self, now_s: float) -> bool:
         """Whether nothing but the record would be lost with this machine."""
-        return not self.is_busy(now_s) and self._durable == self._record
+        return not self.is_busy(now_s) and self._journal.is_settled
 
-    # Events.
+    # Events: quorum and pulse.
 
     def ask(self, member: Member, call: int, now_s: float) -> Effects:
         """A replica asks for a quorum and waits in `call`."""
         slot, effects = self._enter(member.id, now_s)
         if isinstance(slot, Refusal):
             return [*effects, Refuse(call=call, refusal=slot)]
-        if slot.gone in (Gone.LEFT, Gone.FINISHED):
+        if slot.gone in FINAL:
             return [*effects, Refuse(call=call, refusal=Refusal.LEFT)]
         effects += self.table.hear(slot, now_s)
         if len(slot.calls) >= self._limits.max_calls_per_replica:
             effects.append(Refuse(call=slot.calls.pop(0), refusal=Refusal.TOO_MANY_CALLS))
+        if slot.asks_again(member) or self._is_left_out(slot, member.step):
+            effects += self._say_asks_again(slot, member.step)
         slot.begin_to_ask(member, call, now_s, keep_joined_s=self._rules.join_timeout_s)
-        # While members are still missing, one more ask decides nothing; the tick looks again.
-        self._blockers.discard(member.id.key)
-        if effects or not self._blockers:
-            effects += self._reconsider(now_s)
+        if self._book.one_more_asks(member.id.key) or effects:
+            effects += self._book.reconsider(now_s)
         return effects
 
     def withdraw(self, id: ReplicaId, call: int, now_s: float) -> Effects:
@@ -129,218 +148,226 @@ class JobMachine:
         if isinstance(slot, Refusal):
             return (None if slot is Refusal.SUPERSEDED else slot), effects
         effects += self.table.hear(slot, now_s)
-        return None, effects + (self._reconsider(now_s) if effects else [])
+        return None, effects + (self._book.reconsider(now_s) if effects else [])
+
+    # Events: the streams of the ranks.
 
     def attach(
         self, id: ReplicaId, hello: Hello, stream: int, now_s: float
-    ) -> tuple[Welcome | Refusal, Effects]:
-        """A group opens its stream, or opens it again after a break that it survived."""
+    ) -> tuple[Welcome | Refusal | Mismatch, Effects]:
+        """A rank opens its stream, or opens it again after a break that it survived."""
+        stranger = self._check_identity(id, hello, now_s)
+        if stranger is not None:
+            return stranger, self._refusal_notes(id, stranger)
         slot, effects = self._enter(id, now_s)
         if isinstance(slot, Refusal):
             return slot, effects
-        if slot.gone in (Gone.LEFT, Gone.FINISHED):
+        if slot.gone in FINAL:
             return Refusal.LEFT, effects
-        if slot.stream is not None:
-            effects.append(CloseStream(stream=slot.stream, refusal=Refusal.SUPERSEDED))
-        slot.gone = None
-        slot.stream = stream
-        slot.step = max(slot.step, hello.step)
+        rank = hello.group_rank
+        before = slot.lines.get(rank)
+        if before is not None:
+            effects.append(CloseStream(stream=before.stream, refusal=Refusal.REATTACHED))
+        slot.lines[rank] = Line(stream=stream)
+        missed = self._missed(slot, hello)
+        slot.broken.discard(rank)
+        if not slot.broken and slot.gone is Gone.STREAM_BROKE:
+            slot.gone = None
+        slot.step, slot.moved_s = max(slot.step, hello.step), now_s
         effects += self.table.hear(slot, now_s)
         welcome = self._welcome(id, now_s)
-        start = welcome.start_mode.name.lower()
-        effects.append(self.table.note(Happening.ATTACHED, slot, start_mode=start, step=slot.step))
-        return welcome, effects + self._reconsider(now_s)
+        if rank == 0:
+            start = welcome.start_mode.name.lower()
+            effects.append(self.table.note(Happening.ATTACHED, slot, start_mode=start, step=slot.step))
+        effects += [Tell(streams=(stream,), notice=notice) for notice in missed]
+        return welcome, effects + self._book.reconsider(now_s)
+
+    def pulse(self, id: ReplicaId, stream: int, now_s: float) -> Effects:
+        """The process of a rank runs."""
+        slot, rank = self._on_stream(id, stream)
+        if slot is not None:
+            slot.lines[rank].pulse_s = now_s
+        return []
 
     def progress(self, id: ReplicaId, stream: int, step: int, phase: Phase, now_s: float) -> Effects:
         """A group says where it is."""
-        slot = self._attached(id, stream)
-        if slot is None or slot.gone in (Gone.LEFT, Gone.FINISHED):
+        slot, rank = self._on_stream(id, stream)
+        if slot is None or slot.gone in FINAL:
             return []
-        slot.step, slot.phase = step, phase
-        return self.table.hear(slot, now_s)
+        slot.lines[rank].speak(now_s)
+        slot.move(step, phase, now_s)
+        effects = self.table.hear(slot, now_s)
+        if slot.is_in_attempt() and self.in_quorum(slot):
+            for other in self.table.slots.values():
+                if other.calls and other.step <= step and other is not slot:
+                    effects += self._say_asks_again(other, other.step)
+        return effects
+
+    def abandon(self, id: ReplicaId, stream: int, quorum_id: int, cause: str, now_s: float) -> Effects:
+        """A group has given an attempt up. After a restart of the server that may be an older one."""
+        slot, rank = self._on_stream(id, stream)
+        if slot is None or slot.gone in FINAL:
+            return []
+        slot.lines[rank].speak(now_s)
+        cause = f"{slot.id.label}: {cause}"
+        if self._book.quorum is None:
+            return self._book.end_attempt(cause, but=slot, quorum_id=quorum_id) + self._book.reconsider(now_s)
+        if quorum_id != self.record.quorum_id or not self.in_quorum(slot):
+            return []
+        return self._book.end_attempt(cause, but=slot) + self._book.reconsider(now_s)
 
     def detach(self, id: ReplicaId, stream: int, now_s: float) -> Effects:
-        """A stream is over. Without a goodbye before it, the group is dead now."""
-        slot = self._attached(id, stream)
+        """A stream is over. Without a goodbye of its group before it, the group is dead now."""
+        slot, rank = self._on_stream(id, stream)
         if slot is None:
             return []
-        slot.stream = None
-        if slot.gone is not None and slot.gone is not Gone.SILENT:
+        del slot.lines[rank]
+        if slot.gone in FINAL:
             return []
-        return [*self.table.lose(slot, Gone.STREAM_BROKE), *self._reconsider(now_s)]
+        slot.broken.add(rank)
+        if slot.gone is Gone.STREAM_BROKE:
+            return []
+        effects = self.table.lose(slot, Gone.STREAM_BROKE, rank=rank)
+        return [*effects, *self._book.mourn(slot, f"rank {rank} died"), *self._book.reconsider(now_s)]
+
+    # Events: planned leaves, and the operator's.
 
     def goodbye(self, id: ReplicaId, stream: int, *, finished: bool, step: int, now_s: float) -> Effects:
         """A group leaves as planned; `finished`: the job's last step, number `step`, is committed."""
-        slot = self._attached(id, stream)
-        if slot is None:
+        slot, _ = self._on_stream(id, stream)
+        if slot is None or slot.gone in FINAL:
             return []
         slot.step = step
-        effects: Effects = [Refuse(call=call, refusal=Refusal.LEFT) for call in slot.take_calls()]
-        effects += self.table.lose(slot, Gone.FINISHED if finished else Gone.LEFT)
-        if finished and self._record.finished_step is None:
+        effects = self._let_go(slot, Gone.FINISHED if finished else Gone.LEFT)
+        if finished and self.record.finished_step is None:
             effects += self._finish(step, now_s)
-        return effects + self._reconsider(now_s)
+        return effects + self._book.reconsider(now_s)
+
+    def leave(self, id: ReplicaId, now_s: float) -> tuple[bool, Effects]:
+        """An incarnation leaves as planned, without a stream to say it on; whether it was known."""
+        slot = self.table.slots.get(id.key)
+        if slot is None or slot.id.text != id.text or slot.gone in FINAL:
+            return False, []
+        return True, self._let_go(slot, Gone.LEFT) + self._book.reconsider(now_s)
+
+    def evict(self, group: Key, cause: str, now_s: float) -> tuple[bool, Effects]:
+        """Count a group out for good; whether it was there to be counted out."""
+        slot = self.table.slots.get(group)
+        if slot is None or slot.gone in FINAL:
+            return False, []
+        return True, self._lookout.evict(slot, cause) + self._book.reconsider(now_s)
+
+    def drain(self, group: Key) -> tuple[bool, Effects]:
+        """Ask a group to leave at the end of its step; whether it is there to be asked."""
+        slot = self.table.slots.get(group)
+        if slot is None or slot.gone is not None or not slot.lines:
+            return False, []
+        slot.draining = True
+        told = Tell(streams=slot.streams(), notice=_DRAIN)
+        return True, [self.table.note(Happening.DRAINED, slot), told]
+
+    # The passing of time.
 
     def tick(self, now_s: float) -> Effects:
         """Time has passed: who fell silent, and is there a quorum now?"""
-        effects = self.table.mark_silent(now_s)
+        effects = self._lookout.look(now_s)
         if now_s - self._pruned_s > self._limits.forget_after_s / 10:
             self._pruned_s = now_s
             self.table.prune(now_s, self._limits.forget_after_s, self.in_quorum)
-        effects += self._reconsider(now_s)
-        effects += self._flush(now_s)
-        return effects + self._note_waiting(now_s)
+        effects += self._book.reconsider(now_s)
+        self._book.amend_lineage()
+        effects += self._journal.flush(now_s)
+        return [*effects, *self._book.patience.note(now_s)]
 
     def persisted(self, record: JobRecord, now_s: float) -> Effects:
         """A record is durable."""
-        changed = record.quorum_id != self._durable.quorum_id
-        self._durable, self._durable_at_s = record, now_s
-        proposed = self._proposed
-        if proposed is None or proposed.quorum_id != record.quorum_id:
-            return []
-        self._record = replace(record, finished_step=self._record.finished_step)
-        return self._issue(proposed, changed=changed)
+        return self._book.persisted(record, now_s)
 
     def persist_failed(self, now_s: float) -> Effects:
         """A record could not be written: no quorum, and another try at the next tick."""
-        proposed, self._proposed = self._proposed, None
-        if proposed is not None:
-            self._decision = Waiting(reason=Reason.STORE_UNWRITABLE, have=len(proposed.members))
-            self._waiting_since_s = self._waiting_since_s or now_s
+        self._book.persist_failed(now_s)
         return []
 
     # The replicas.
 
     def _enter(self, id: ReplicaId, now_s: float) -> tuple[Slot | Refusal, Effects]:
-        return self.table.enter(id, now_s, keep=self.in_quorum)
+        slot, effects = self.table.enter(id, now_s, keep=self.in_quorum)
+        if isinstance(slot, Slot) and self._book.last.get(id.key, id.text) != id.text:
+            effects += self._book.end_attempt(f"{id.label} was replaced by a new incarnation")
+        return slot, effects
 
-    def _attached(self, id: ReplicaId, stream: int) -> Slot | None:
+    def _is_left_out(self, slot: Slot, step: int) -> bool:
+        """Whether the other members are in an attempt, at the step that this one asks for or later.
+
+        After a restart of the server, that is how it learns of an answer that was lost.
+        """
+        slots = self.table.slots.values()
+        return any(s.is_in_attempt() and s.step >= step and self.in_quorum(s) for s in slots if s is not slot)
+
+    def _say_asks_again(self, slot: Slot, step: int) -> Effects:
+        if not self.in_quorum(slot):
+            return []
+        return self._book.end_attempt(f"{slot.id.label} asks for step {step} again", but=slot)
+
+    def _check_identity(self, id: ReplicaId, hello: Hello, now_s: float) -> Mismatch | Refusal | None:
+        """Whether this group belongs to the job, which learns from it what nobody has said before."""
+        others = (slot for slot in self.table.slots.values() if slot.id.text != id.text)
+        alive = any(slot.gone is None and slot.lines for slot in others)
+        # A server that has just begun has not heard yet who is running.
+        running = alive or (now_s < self._warm_until_s and bool(unheard(self.table, self._book.last)))
+        offered, known = identity_of(hello), self.record.identity
+        if running or self.record.max_step > 0:
+            stranger = mismatch(self.job, offered, known, running=running)
+            if stranger is not None:
+                may_be_right_soon = not alive and stranger.field is Field.GROUP_WORLD_SIZE
+                return Refusal.WARMING_UP if may_be_right_soon else stranger
+            offered = merge(known, offered, running=running)
+        self._journal.amend(identity=offered)
+        return None
+
+    def _refusal_notes(self, id: ReplicaId, stranger: Mismatch | Refusal) -> Effects:
+        if isinstance(stranger, Refusal):
+            return []
+        fields = {"job": self.job, "replica": id.label, "field": stranger.field.value}
+        return [Note(happening=Happening.REFUSED, fields={**fields, "why": stranger.sentence()})]
+
+    def _on_stream(self, id: ReplicaId, stream: int) -> tuple[Slot | None, int]:
         slot = self.table.slots.get(id.key)
-        return slot if slot is not None and slot.stream == stream else None
+        rank = None if slot is None else slot.rank_of(stream)
+        return (None, 0) if rank is None else (slot, rank)
+
+    def _let_go(self, slot: Slot, gone: Gone) -> Effects:
+        effects: Effects = [Refuse(call=call, refusal=Refusal.LEFT) for call in slot.take_calls()]
+        return effects + self.table.lose(slot, gone)
 
     def _welcome(self, id: ReplicaId, now_s: float) -> Welcome:
-        if self._record.finished_step is not None:
-            return Welcome(start_mode=StartMode.FINISHED, step=self._record.finished_step)
+        if self.record.finished_step is not None:
+            return Welcome(start_mode=StartMode.FINISHED, step=self.record.finished_step)
         others = self.table.roll.living(now_s) - {id.key}
-        heal = bool(others) or self._record.max_step > 0
-        return Welcome(start_mode=StartMode.HEAL if heal else StartMode.FRESH, step=self._record.max_step)
+        heal = bool(others) or self.record.max_step > 0
+        return Welcome(start_mode=StartMode.HEAL if heal else StartMode.FRESH, step=self.record.max_step)
 
-    # The decision.
-
-    def _situation(self, now_s: float) -> Situation:
-        living = self.table.roll.living(now_s)
-        slots = [(key, self.table.slots[key]) for key in living]
-        asks = {
-            key: Ask(member=slot.member, joined_s=slot.joined_s)
-            for key, slot in slots
-            if slot.calls and slot.member is not None and slot.joined_s is not None
-        }
-        members = frozenset(key for key, slot in slots if self.in_quorum(slot))
-        return Situation(
-            asks=asks,
-            living=living,
-            asked=frozenset(key for key, slot in slots if slot.has_asked),
-            members=members,
-            had_quorum=bool(self._last),
-            members_lost=len(members) < len(self._last),
-            unheard=self._unheard() if now_s < self._warm_until_s else frozenset(),
-            warm_until_s=self._warm_until_s,
-        )
-
-    def _unheard(self) -> frozenset[Key]:
-        """Members on record that have not asked since the start and are not known to be dead.
-
-        Another incarnation that has attached or asked proves that the one on record is dead.
-        """
-        return frozenset(
-            key
-            for key, text in self._last.items()
-            if (slot := self.table.slots.get(key)) is None
-            or not (slot.has_asked or slot.gone or (slot.id.text != text and slot.stream is not None))
-        )
-
-    def _reconsider(self, now_s: float) -> Effects:
-        if self._proposed is not None:
-            return []
-        decision = decide(self._situation(now_s), self._rules, now_s)
-        if isinstance(decision, Ready):
-            return self._propose(decision.members)
-        self._blockers = set(decision.missing) if decision.reason is Reason.MEMBER_NOT_ASKING else set()
-        if decision.reason is Reason.NO_ASKS:
-            self._waiting_since_s, self._waiting_noted = None, False
-        elif self._waiting_since_s is None:
-            self._waiting_since_s = now_s
-        self._decision = decision
-        return []
-
-    def _propose(self, members: tuple[Member, ...]) -> Effects:
-        changed = self._is_change(members)
-        quorum = Quorum(quorum_id=self._record.quorum_id + changed, members=members)
-        record = replace(
-            self._record,
-            quorum_id=quorum.quorum_id,
-            members=tuple(member.id.text for member in members),
-            max_step=max(self._record.max_step, quorum.max_step),
-        )
-        # The first step is recorded at once: from then on nobody starts the job afresh.
-        if changed or (record.max_step > 0) != (self._durable.max_step > 0):
-            self._proposed = quorum
-            return [Persist(record=record)]
-        self._record = record
-        return self._issue(quorum, changed=False)
-
-    def _is_change(self, members: tuple[Member, ...]) -> bool:
-        """Whether the members' process group must be made anew."""
-        if self._quorum is None or any(member.commit_failures > 0 for member in members):
-            return True
-        return [m.place() for m in members] != [m.place() for m in self._quorum.members]
-
-    def _issue(self, quorum: Quorum, *, changed: bool) -> Effects:
-        self._proposed = None
-        self._quorum = quorum
-        self._last = {member.id.key: member.id.text for member in quorum.members}
-        self._blockers = set(self._last)
-        self._decision = Waiting(reason=Reason.NO_ASKS)
-        self._waiting_since_s, self._waiting_noted = None, False
-        self.issued += 1
-        calls: list[int] = []
-        for member in quorum.members:
-            slot = self.table.slots.get(member.id.key)
-            if slot is not None and slot.id == member.id:
-                calls += slot.take_calls()
-        answer = Answer(quorum=quorum, calls=tuple(calls))
-        return [answer, self._quorum_note(quorum)] if changed else [answer]
+    def _missed(self, slot: Slot, hello: Hello) -> list[Notice]:
+        """What a rank may not have heard while its stream was broken."""
+        notices = [_DRAIN] if slot.draining else []
+        if self._book.quorum is None:
+            return notices + (self._book.ended.since(0) if self._book.may_hold(slot) else [])
+        if self.in_quorum(slot):
+            return notices + self._book.ended.since(self.record.quorum_id)
+        if slot.has_asked or slot.broken or slot.returning or hello.step > 0:
+            cause = f"the job went on without {slot.id.label}"
+            notices.append(over_notice(self.record.quorum_id, cause))
+        return notices
 
     # The record.
 
     def _finish(self, step: int, now_s: float) -> Effects:
-        self._record = replace(self._record, max_step=max(step, self._record.max_step), finished_step=step)
+        self._journal.amend(max_step=max(step, self.record.max_step), finished_step=step)
         note = Note(happening=Happening.FINISHED, fields={"job": self.job, "step": step})
-        return [note, *self._flush(now_s)]
+        notice = Notice(kind=NoticeKind.FINISHED, cause=f"the job is finished: step {step} was the last")
+        late = [s for s in self.table.slots.values() if s.gone not in FINAL and not self.in_quorum(s)]
+        told = Tell(streams=tuple(stream for slot in late for stream in slot.streams()), notice=notice)
+        return [note, *([told] if told.streams else []), *self._journal.flush(now_s)]
 
-    def _flush(self, now_s: float) -> Effects:
-        """Write what is not durable yet; the bare step only every now and then.
 
-        A record that trails by some steps lets nobody in wrongly: each change of membership
-        writes it, so it is never behind the step of a group that was left out.
-        """
-        if self._record == self._durable or self._proposed is not None:
-            return []
-        due = now_s - self._durable_at_s >= self._limits.step_record_s
-        return [Persist(record=self._record)] if due or not self.end_is_durable else []
-
-    # The log.
-
-    def _quorum_note(self, quorum: Quorum) -> Note:
-        names = ", ".join(member.id.label for member in quorum.members)
-        fields = {"job": self.job, "quorum_id": quorum.quorum_id, "step": quorum.max_step, "members": names}
-        return Note(happening=Happening.QUORUM, fields=fields)
-
-    def _note_waiting(self, now_s: float) -> Effects:
-        """Say once what holds a quorum up, when it takes long."""
-        since_s = self._waiting_since_s
-        if self._waiting_noted or since_s is None or now_s - since_s < self._limits.waiting_note_s:
-            return []
-        self._waiting_noted = True
-        fields = {"job": self.job, "reason": self._decision.reason.value}
-        return [Note(happening=Happening.WAITING, fields={**fields, "why": sentence(self._decision)})]
+_DRAIN = Notice(kind=NoticeKind.DRAIN, cause="asked to leave at the end of the step")

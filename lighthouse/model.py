@@ -37,11 +37,37 @@ class StartMode(IntEnum):
     FINISHED = 3
 
 
+class NoticeKind(IntEnum):
+    """What a rank is told. The numbers are those of the wire."""
+
+    ATTEMPT_OVER = 1
+    DRAIN = 2
+    SUPERSEDED = 3
+    EVICTED = 4
+    FINISHED = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notice:
+    """What a rank must know at once. `cause` is one line for people.
+
+    `quorum_id` is the attempt that is over, 0 where none is meant. With a number above that of the
+    rank's own attempt, that one is over too.
+    """
+
+    kind: NoticeKind
+    quorum_id: int = 0
+    cause: str = ""
+
+
 class Refusal(StrEnum):
     """Why a caller is sent away. The value is the metric label and the log field."""
 
     SUPERSEDED = "superseded"
+    EVICTED = "evicted"
     LEFT = "left"
+    REATTACHED = "reattached"
+    WARMING_UP = "warming_up"
     TABLE_FULL = "table_full"
     TOO_MANY_JOBS = "too_many_jobs"
     TOO_MANY_CALLS = "too_many_calls"
@@ -131,10 +157,21 @@ class Quorum:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """What all groups of a job must share. An empty text or 0 stands for: not said."""
+
+    fingerprint: str = ""
+    group_world_size: int = 0
+    platform: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobRecord:
     """What outlives the server: the last quorum of a job, its highest step, its end.
 
-    `finished_step` is None until a group has said that the last step is committed.
+    `finished_step` is None until a group has said that the last step is committed. `holders` are
+    the groups and hashes of their present incarnations; `tombs` hashes of those that may not come
+    back, and why. `identity` is what its groups share.
     """
 
     job: str
@@ -142,11 +179,14 @@ class JobRecord:
     members: tuple[str, ...] = ()
     max_step: int = 0
     finished_step: int | None = None
+    holders: tuple[tuple[int, str], ...] = ()
+    tombs: tuple[tuple[str, Refusal], ...] = ()
+    identity: Identity = Identity()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """Who attaches: the first message of a group's stream.
+    """Who attaches: the first message of the stream that each rank of a group holds.
 
     `group_world_size`, `fingerprint` and `platform` are what all groups of a job must share;
     `step` is the number of steps this incarnation has committed so far.
@@ -159,6 +199,7 @@ class Hello:
     fingerprint: str = ""
     platform: str = ""
     step: int = 0
+    group_rank: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     STRAGGLERS = "stragglers"
     MIN_REPLICAS = "min_replicas"
     NO_MAJORITY = "no_majority"
+    BELOW_RECORD = "below_record"
     STORE_UNWRITABLE = "store_unwritable"
 
 
@@ -27,7 +28,8 @@ class Reason(StrEnum):
 class Waiting:
     """No quorum yet. `have` of `need` is there, and `waited_s` of at most `limit_s` has passed.
 
-    `missing` names those that are waited for. A number that the reason does not use is 0.
+    `missing` names those that are waited for. A number that the reason does not use is 0; with
+    BELOW_RECORD `have` and `need` are steps.
     """
 
     reason: Reason
@@ -82,6 +84,8 @@ class Situation:
     members_lost  whether an incarnation of the last quorum is missing from `members`
     unheard       members of the last quorum of which nothing is known since this server started
     warm_until_s  until when `unheard` is waited for
+    record_step   highest step of all quorums so far
+    gathering     whether a server that remembers no quorum hears groups with steps behind them
     """
 
     asks: Mapping[Key, Ask]
@@ -92,6 +96,8 @@ class Situation:
     members_lost: bool = False
     unheard: frozenset[Key] = frozenset()
     warm_until_s: float = float("-inf")
+    record_step: int = 0
+    gathering: bool = False
 
 
 def decide(situation: Situation, rules: Rules, now_s: float) -> Decision:
@@ -100,11 +106,12 @@ def decide(situation: Situation, rules: Rules, now_s: float) -> Decision:
         return Waiting(reason=Reason.NO_ASKS, need=max(1, rules.min_replicas))
     final = _final_members(situation)
     return (
-        _warming_up(situation, now_s)
+        _warming_up(situation, rules, now_s)
         or _expected_groups(situation, rules, now_s)
         or _not_asking(situation, rules, now_s)
         or _min_replicas(final, rules)
         or _no_majority(final, situation, rules)
+        or _below_record(final, situation, rules)
         or Ready(members=final)
     )
 
@@ -121,9 +128,10 @@ def _waited_s(situation: Situation, now_s: float) -> float:
     return now_s - min(ask.joined_s for ask in situation.asks.values())
 
 
-def _warming_up(situation: Situation, now_s: float) -> Waiting | None:
+def _warming_up(situation: Situation, rules: Rules, now_s: float) -> Waiting | None:
     """A server that has just started must hear the survivors before it leaves one of them out."""
-    if not situation.unheard or now_s >= situation.warm_until_s:
+    gathering = situation.gathering and not rules.torchft_rules
+    if not (situation.unheard or gathering) or now_s >= situation.warm_until_s:
         return None
     return Waiting(
         reason=Reason.WARMING_UP,
@@ -211,6 +219,20 @@ def _no_majority(final: tuple[Member, ...], situation: Situation, rules: Rules) 
     )
 
 
+def _below_record(final: tuple[Member, ...], situation: Situation, rules: Rules) -> Waiting | None:
+    """Nobody may take the job back, but whoever was in the last quorum may go on from its own step.
+
+    That is for the one whose peers took a step, and died before it had it too: it takes the same
+    step again. One that has no step yet had come to heal, and has nothing to go on from.
+    """
+    step = max(member.step for member in final)
+    first_step = min(1, situation.record_step - 1)
+    veterans = any(m.id.key in situation.members and m.step >= first_step for m in final)
+    if rules.torchft_rules or veterans or step >= situation.record_step:
+        return None
+    return Waiting(reason=Reason.BELOW_RECORD, have=step, need=situation.record_step)
+
+
 def _healthy(situation: Situation, rules: Rules) -> frozenset[Key]:
     """Of whom the quorum must be a majority.
 
@@ -237,6 +259,8 @@ def sentence(waiting: Waiting) -> str:
     match waiting.reason:
         case Reason.NO_ASKS:
             return "nobody asks for a quorum"
+        case Reason.WARMING_UP if not waiting.missing:
+            return f"waiting for groups that this server may not know of: it has just started, {time_spent}"
         case Reason.WARMING_UP:
             return f"waiting for {names}: not heard since this server started, {time_spent}"
         case Reason.EXPECTED_GROUPS:
@@ -249,5 +273,10 @@ def sentence(waiting: Waiting) -> str:
             return f"waiting for more replicas: {count} needed"
         case Reason.NO_MAJORITY:
             return f"waiting for a majority of the healthy: {count} needed, without {names}"
+        case Reason.BELOW_RECORD:
+            return (
+                f"refusing to take the job back: the groups that ask are at step {waiting.have}, "
+                f"step {waiting.need} is on record and no group that has it asks"
+            )
         case Reason.STORE_UNWRITABLE:
             return "waiting for the state directory: the quorum could not be written down"

@@ -1,5 +1,6 @@
 """What is known of one replica: its place in the table, held by one incarnation after another."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,8 +13,15 @@ class Gone(StrEnum):
     SILENT = "silent"
     STREAM_BROKE = "stream_broke"
     SUPERSEDED = "superseded"
+    EVICTED = "evicted"
     LEFT = "left"
     FINISHED = "finished"
+
+
+_PHASES_REMEMBERED = 8
+
+# An incarnation that ended in one of these ways never counts again.
+FINAL = frozenset({Gone.SUPERSEDED, Gone.EVICTED, Gone.LEFT, Gone.FINISHED})
 
 
 class SlotState(StrEnum):
@@ -24,30 +32,80 @@ class SlotState(StrEnum):
     TRAINING = "training"
     SILENT = "silent"
     DEAD = "dead"
+    EVICTED = "evicted"
     LEFT = "left"
     FINISHED = "finished"
+
+
+@dataclass(kw_only=True, slots=True)
+class Line:
+    """The open stream of one rank. `pulse_s` is when it last said that its process runs.
+
+    It is None until it has said so once: one that never does is not held to it.
+    """
+
+    stream: int
+    pulse_s: float | None = None
+
+    def speak(self, now_s: float) -> None:
+        """Whatever else it says proves that it runs, too."""
+        if self.pulse_s is not None:
+            self.pulse_s = now_s
 
 
 @dataclass(kw_only=True, slots=True)
 class Slot:
     """One replica and its present incarnation.
 
-    `gone` is set while the incarnation does not count, whatever is heard from it. `calls` are its
-    open requests for a quorum, which `member` describes; `joined_s` is when it began to wait, and
-    outlives a request that timed out and is made again.
+    `gone` is set while the incarnation does not count, whatever is heard from it. `lines` are its
+    open streams by rank, `broken` the ranks whose stream broke and was not opened again. `calls`
+    are its open requests for a quorum, which `member` describes; `joined_s` is when it began to
+    wait, and outlives a request that timed out and is made again. `answered` is what it had asked
+    when it last got a quorum. `moved_s` is when it last made progress, `computed_s` how long its
+    last phases of computing took. `returning`: it was known before this slot was made. `slow` is how many times the median of the others it needs, 0
+    where it is not steadily slower.
     """
 
     id: ReplicaId
     incarnations: int = 1
     gone: Gone | None = None
-    stream: int | None = None
+    lines: dict[int, Line] = field(default_factory=dict)
+    broken: set[int] = field(default_factory=set)
+    returning: bool = False
+    draining: bool = False
     has_asked: bool = False
+    answered: Member | None = None
     member: Member | None = None
     calls: list[int] = field(default_factory=list)
     joined_s: float | None = None
     withdrawn_s: float = 0.0
     step: int = 0
     phase: Phase = Phase.UNSPECIFIED
+    moved_s: float = 0.0
+    computed_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PHASES_REMEMBERED))
+    suspect: bool = False
+    slow: float = 0.0
+
+    def move(self, step: int, phase: Phase, now_s: float) -> None:
+        """Note where it is. Saying the same again is no progress."""
+        if (step, phase) == (self.step, self.phase):
+            return
+        if self.phase is Phase.COMPUTE and phase is Phase.REDUCE and step == self.step:
+            self.computed_s.append(now_s - self.moved_s)
+        self.step, self.phase, self.moved_s, self.suspect = step, phase, now_s, False
+
+    @property
+    def attached(self) -> bool:
+        """Whether rank 0 holds its stream open."""
+        return 0 in self.lines
+
+    def streams(self) -> tuple[int, ...]:
+        """The open streams of all ranks."""
+        return tuple(line.stream for line in self.lines.values())
+
+    def rank_of(self, stream: int) -> int | None:
+        """Whose stream this is, or None if it is none of the open ones."""
+        return next((rank for rank, line in self.lines.items() if line.stream == stream), None)
 
     def begin_to_ask(self, member: Member, call: int, now_s: float, *, keep_joined_s: float) -> None:
         """Add a request. One made again within `keep_joined_s` keeps its place in the queue."""
@@ -56,8 +114,8 @@ class Slot:
             self.joined_s = now_s
         self.member = member
         self.has_asked = True
-        self.step = member.step
-        self.phase = Phase.QUORUM
+        self.step, self.phase = member.step, Phase.QUORUM
+        self.moved_s, self.suspect = now_s, False
         self.calls.append(call)
 
     def withdraw(self, call: int, now_s: float) -> None:
@@ -65,6 +123,19 @@ class Slot:
         if call in self.calls:
             self.calls.remove(call)
             self.withdrawn_s = now_s
+
+    def asks_again(self, member: Member) -> bool:
+        """Whether this is the request that was answered already: it has given up what came of it."""
+        answered = self.answered
+        return (
+            answered is not None
+            and not self.calls
+            and (answered.step, answered.commit_failures) == (member.step, member.commit_failures)
+        )
+
+    def is_in_attempt(self) -> bool:
+        """Whether it has said that it computes a step, and does not ask."""
+        return self.gone is None and not self.calls and self.phase in (Phase.COMPUTE, Phase.REDUCE)
 
     def take_calls(self) -> tuple[int, ...]:
         """All open requests, which are thereby over."""
@@ -78,6 +149,8 @@ class Slot:
         match self.gone:
             case Gone.SILENT:
                 return SlotState.SILENT
+            case Gone.EVICTED:
+                return SlotState.EVICTED
             case Gone.LEFT:
                 return SlotState.LEFT
             case Gone.FINISHED:

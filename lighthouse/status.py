@@ -50,6 +50,7 @@ def _current(machine: JobMachine) -> Document:
         "id": machine.record.quorum_id,
         "step": quorum.max_step if quorum else machine.record.max_step,
         "members": list(machine.member_labels()),
+        "attempt_over": machine.attempt_is_over,
     }
 
 
@@ -76,6 +77,8 @@ def _group(machine: JobMachine, key: Key, slot: Slot, now_s: float) -> Document:
         "phase": slot.phase.name.lower(),
         "last_heard_s": None if age_s is None else round(age_s, 3),
         "incarnations": slot.incarnations,
-        "attached": slot.stream is not None,
+        "attached": slot.attached,
+        "ranks": sorted(slot.lines),
+        "draining": slot.draining,
         "address": slot.member.address if slot.member else "",
     }

@@ -12,10 +12,11 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from lighthouse.model import JobRecord, parse_replica_id
+from lighthouse.model import Identity, JobRecord, Refusal, parse_replica_id
 
 FILE_NAME = "lighthouse.sqlite3"
 LOCK_NAME = "lighthouse.lock"
@@ -23,16 +24,27 @@ _FRESH_NAME = "lighthouse.sqlite3.new"
 MAX_JOBS_ON_RECORD = 10_000
 
 _APPLICATION_ID = 0x48445759
-_VERSION = 1
+_VERSION = 2
 _TABLE = """
 create table jobs (
     job text primary key,
     quorum_id integer not null,
     members text not null,
     max_step integer not null,
-    finished_step integer
+    finished_step integer,
+    lineage text not null default '{}',
+    identity text not null default '{}'
 ) strict
 """
+# Version 1 had neither of these.
+_UPGRADE = """
+begin immediate;
+alter table jobs add column lineage text not null default '{}';
+alter table jobs add column identity text not null default '{}';
+pragma user_version = 2;
+commit;
+"""
+_READABLE = (1, _VERSION)
 
 
 class StoreError(Exception):
@@ -109,15 +121,10 @@ class SqliteStore:
         """Put a record in the place of the job's earlier one. Durable on return; raises StoreError."""
         if record.job not in self._known and len(self._known) >= MAX_JOBS_ON_RECORD:
             raise StoreError(_too_many(str(self._state_dir)))
-        row = (
-            record.job,
-            record.quorum_id,
-            json.dumps(record.members),
-            record.max_step,
-            record.finished_step,
-        )
         with _trouble(f"cannot write to the state directory {self._state_dir}"):
-            self._database.execute("insert or replace into jobs values (?, ?, ?, ?, ?)", row)
+            self._database.execute(
+                "insert or replace into jobs values (?, ?, ?, ?, ?, ?, ?)", _row_of(record)
+            )
         self._known.add(record.job)
 
     def forget(self, job: str) -> None:
@@ -180,7 +187,7 @@ def _refuse_foreign(state_dir: Path) -> None:
             "restore it from a copy, or choose another --state-dir"
         )
     version = int.from_bytes(header[60:64], "big")
-    if names and version != _VERSION:
+    if names and version not in _READABLE:
         raise StoreError(
             f"{state_dir / FILE_NAME} has version {version}, this Lighthouse reads version {_VERSION}: "
             "use the release that wrote it, or choose another --state-dir"
@@ -202,6 +209,8 @@ def _open(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, timeout=1.0)
     database.execute("pragma journal_mode = wal")
     database.execute("pragma synchronous = full")
+    if database.execute("pragma user_version").fetchone() == (1,):
+        database.executescript(_UPGRADE)
     return database
 
 
@@ -222,17 +231,45 @@ def _read_to_the_end(path: Path) -> None:
 
 
 def _records(database: sqlite3.Connection) -> dict[str, JobRecord]:
-    rows = database.execute("select job, quorum_id, members, max_step, finished_step from jobs")
-    return {
-        job: JobRecord(
-            job=job,
-            quorum_id=quorum_id,
-            members=tuple(parse_replica_id(text).text for text in json.loads(members)),
-            max_step=max_step,
-            finished_step=finished_step,
-        )
-        for job, quorum_id, members, max_step, finished_step in rows
-    }
+    (version,) = database.execute("pragma user_version").fetchone()
+    more = "lineage, identity" if version == _VERSION else "'{}', '{}'"
+    rows = database.execute(f"select job, quorum_id, members, max_step, finished_step, {more} from jobs")
+    return {row[0]: _record_of(*row) for row in rows}
+
+
+def _row_of(record: JobRecord) -> tuple[str | int | None, ...]:
+    return (
+        record.job,
+        record.quorum_id,
+        json.dumps(record.members),
+        record.max_step,
+        record.finished_step,
+        json.dumps({"holders": record.holders, "tombs": record.tombs}),
+        json.dumps(asdict(record.identity)),
+    )
+
+
+def _record_of(
+    job: str,
+    quorum_id: int,
+    members: str,
+    max_step: int,
+    finished_step: int | None,
+    lineage: str,
+    identity: str,
+) -> JobRecord:
+    """Raises ValueError or TypeError if it makes no sense."""
+    lives: dict[str, list[tuple[Any, str]]] = json.loads(lineage)
+    return JobRecord(
+        job=job,
+        quorum_id=quorum_id,
+        members=tuple(parse_replica_id(text).text for text in json.loads(members)),
+        max_step=max_step,
+        finished_step=finished_step,
+        holders=tuple((int(group), digest) for group, digest in lives.get("holders", ())),
+        tombs=tuple((digest, Refusal(why)) for digest, why in lives.get("tombs", ())),
+        identity=Identity(**json.loads(identity)),
+    )
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """The replicas of one job: who they are, who lives, who has replaced whom. Bounded, and no I/O."""
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from lighthouse.effects import CloseStream, Effect, Happening, Note, Refuse
+from lighthouse.effects import CloseStream, Effect, Happening, Note, Refuse, Tell
+from lighthouse.lineage import Lineage
 from lighthouse.liveness import Liveness
-from lighthouse.model import Key, Refusal, ReplicaId
+from lighthouse.model import JobRecord, Key, Notice, NoticeKind, Refusal, ReplicaId
+from lighthouse.pace import PaceRules
 from lighthouse.slot import Gone, Slot
 
 Effects = list[Effect]
@@ -16,30 +18,38 @@ Effects = list[Effect]
 class Limits:
     """Bounds of one job's tables and the durations that belong to them.
 
-    Whoever was silent for `forget_after_s` loses its line in the table. The highest step is
-    recorded at least every `step_record_s`; quorum id and members always at once. A quorum that
-    is not ready for `waiting_note_s` is worth a line in the log.
+    A rank that was silent for `pulse_timeout_s` takes its group with it. Whoever was silent for
+    `forget_after_s` loses its line in the table. The highest step is recorded at least every
+    `step_record_s`; quorum id and members always at once. A quorum that is not ready for
+    `waiting_note_s` is worth a line in the log. `pace` says who stands still for too long.
     """
 
     heartbeat_timeout_s: float = 5.0
+    pulse_timeout_s: float = 5.0
     max_replicas: int = 1024
     max_calls_per_replica: int = 4
     max_buried: int = 1024
     forget_after_s: float = 600.0
     step_record_s: float = 1.0
     waiting_note_s: float = 1.0
+    pace: PaceRules = field(default_factory=PaceRules)
 
 
 class Table:
     """One slot per replica. Reads like a guest book: nobody is in it twice."""
 
-    def __init__(self, *, job: str, limits: Limits) -> None:
+    def __init__(self, *, record: JobRecord, limits: Limits) -> None:
         self.slots: dict[Key, Slot] = {}
         self.roll = Liveness(limits.heartbeat_timeout_s)
         self.deaths: Counter[Gone] = Counter()
-        self._job = job
+        self.lineage = Lineage(
+            holders=record.holders,
+            tombs=record.tombs,
+            max_holders=limits.max_replicas,
+            max_tombs=limits.max_buried,
+        )
+        self._job = record.job
         self._limits = limits
-        self._buried: OrderedDict[str, None] = OrderedDict()
         self._full_until_s = float("-inf")
 
     def enter(
@@ -53,14 +63,18 @@ class Table:
         """
         slot = self.slots.get(id.key)
         if slot is not None and slot.id.text == id.text:
-            return slot, []
-        if id.text in self._buried or (slot is not None and pulse_only):
-            return Refusal.SUPERSEDED, []
+            return (Refusal.EVICTED if slot.gone is Gone.EVICTED else slot), []
+        refusal = self.lineage.verdict(id)
+        if refusal is None and pulse_only and (slot is not None or self.lineage.is_held_by_another(id)):
+            refusal = Refusal.SUPERSEDED
+        if refusal is not None:
+            return refusal, []
         if slot is not None:
             return self._replace(slot, id)
         if len(self.slots) >= self._limits.max_replicas and not self._make_room(now_s, keep):
             return Refusal.TABLE_FULL, []
-        slot = self.slots[id.key] = Slot(id=id)
+        slot = self.slots[id.key] = Slot(id=id, returning=self.lineage.is_held_by(id))
+        self.lineage.take(id)
         return slot, [self.note(Happening.APPEARED, slot)]
 
     def hear(self, slot: Slot, now_s: float) -> Effects:
@@ -73,28 +87,49 @@ class Table:
         slot.gone = None
         return [self.note(Happening.HEARD_AGAIN, slot)]
 
-    def lose(self, slot: Slot, gone: Gone) -> Effects:
-        """An incarnation is dead now. One that fell silent before is not counted twice."""
-        counted = slot.gone is Gone.SILENT
+    def lose(self, slot: Slot, gone: Gone, **fields: object) -> Effects:
+        """An incarnation is dead now. One that was lost before is not counted twice."""
+        counted = slot.gone is not None
         slot.gone = gone
         self.roll.drop(slot.id.key)
-        return [] if counted else [self._count(slot, gone)]
+        return [] if counted else [self._count(slot, gone, **fields)]
 
-    def mark_silent(self, now_s: float) -> Effects:
-        """Note those that have not been heard for the heartbeat timeout."""
-        effects: Effects = []
-        for key, slot in self.slots.items():
-            if slot.gone is None and not self.roll.lives(key, now_s):
-                slot.gone = Gone.SILENT
-                effects.append(self._count(slot, Gone.SILENT))
+    def evict(self, slot: Slot, cause: str) -> Effects:
+        """Put an incarnation out for good and tell its ranks why."""
+        notice = Notice(kind=NoticeKind.EVICTED, cause=cause)
+        effects = self._send_away(slot, Refusal.EVICTED, notice)
+        slot.gone = None if slot.gone is Gone.SILENT else slot.gone
+        effects += self.lose(slot, Gone.EVICTED, why=cause)
+        self.lineage.bury(slot.id, Refusal.EVICTED)
         return effects
+
+    def mark_silent(self, now_s: float) -> tuple[list[Slot], Effects]:
+        """Note those that have not been heard for the heartbeat timeout, and return them."""
+        silent = [
+            slot for key, slot in self.slots.items() if slot.gone is None and not self.roll.lives(key, now_s)
+        ]
+        effects: Effects = []
+        for slot in silent:
+            slot.gone = Gone.SILENT
+            effects.append(self._count(slot, Gone.SILENT))
+        return silent, effects
+
+    def frozen(self, now_s: float) -> list[tuple[Slot, int, float]]:
+        """Slots with a rank whose stream is open and says nothing any more: which, for how long."""
+        found: list[tuple[Slot, int, float]] = []
+        for slot in self.slots.values():
+            for rank, line in slot.lines.items():
+                if line.pulse_s is not None and now_s - line.pulse_s >= self._limits.pulse_timeout_s:
+                    found.append((slot, rank, now_s - line.pulse_s))
+                    break
+        return found
 
     def prune(self, now_s: float, silent_s: float, keep: Callable[[Slot], bool]) -> None:
         """Forget whoever was silent for that long, holds nothing open and need not be kept."""
         for key, slot in list(self.slots.items()):
             age_s = self.roll.age_s(key, now_s)
             silent = slot.gone is not None and (age_s is None or age_s >= silent_s)
-            if silent and slot.stream is None and not slot.calls and not keep(slot):
+            if silent and not slot.lines and not slot.calls and not keep(slot):
                 del self.slots[key]
                 self.roll.drop(key)
 
@@ -104,17 +139,24 @@ class Table:
         return Note(happening=happening, fields=shown | fields)
 
     def _replace(self, old: Slot, id: ReplicaId) -> tuple[Slot, Effects]:
-        effects: Effects = [Refuse(call=call, refusal=Refusal.SUPERSEDED) for call in old.take_calls()]
-        if old.stream is not None:
-            effects.append(CloseStream(stream=old.stream, refusal=Refusal.SUPERSEDED))
+        notice = Notice(kind=NoticeKind.SUPERSEDED, cause=f"a newer incarnation of {id.label} is here")
+        effects = self._send_away(old, Refusal.SUPERSEDED, notice)
         if old.gone is None:
             effects += self.lose(old, Gone.SUPERSEDED)
-        self._buried[old.id.text] = None
-        while len(self._buried) > self._limits.max_buried:
-            self._buried.popitem(last=False)
+        self.lineage.bury(old.id, Refusal.SUPERSEDED)
+        self.lineage.take(id)
         slot = self.slots[id.key] = Slot(id=id, incarnations=old.incarnations + 1)
         self.roll.drop(id.key)
         return slot, [*effects, self.note(Happening.APPEARED, slot)]
+
+    def _send_away(self, slot: Slot, refusal: Refusal, notice: Notice) -> Effects:
+        """End all that an incarnation holds open, with a word to each of its ranks."""
+        effects: Effects = [Refuse(call=call, refusal=refusal) for call in slot.take_calls()]
+        if slot.lines:
+            effects.append(Tell(streams=slot.streams(), notice=notice))
+        effects += [CloseStream(stream=stream, refusal=refusal) for stream in slot.streams()]
+        slot.lines.clear()
+        return effects
 
     def _make_room(self, now_s: float, keep: Callable[[Slot], bool]) -> bool:
         """Look for silent ones to forget, at most once a second: a flood must not buy CPU time."""
@@ -123,6 +165,6 @@ class Table:
             self._full_until_s = now_s + 1.0
         return len(self.slots) < self._limits.max_replicas
 
-    def _count(self, slot: Slot, gone: Gone) -> Note:
+    def _count(self, slot: Slot, gone: Gone, **fields: object) -> Note:
         self.deaths[gone] += 1
-        return self.note(Happening.GONE, slot, cause=gone.value, step=slot.step)
+        return self.note(Happening.GONE, slot, cause=gone.value, step=slot.step, **fields)

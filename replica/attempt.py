@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 import xxhash
 
+from lighthouse.client import Phase
 from replica.averaging import Reduced, ReduceFailed, mean_loss
 from replica.bridge.manager import Start
 from replica.ledger import EventKind, Outcome, Reason
@@ -63,6 +64,7 @@ class Attempt:
         self._watch = watch
         self._loss: float | None = None
         self._input_hash: int | None = None
+        self._over: str | None = None
         self.step = plan.step
         self.ended = False
 
@@ -78,6 +80,8 @@ class Attempt:
         """
         group = self._group
         for round_index in self._plan.rounds_of(group.config.group):
+            if self._over is not None:
+                return
             index = micro_batch_of(round_index, group.rank, group.world_size)
             self._loss, self._input_hash = None, None
             with self._watch.time("compute"):
@@ -111,7 +115,10 @@ class Attempt:
         group = self._group
         group.sum.add_round(round_index, self._loss)
         known = self._input_hash is not None
-        rows = group.ranks.share([known, as_signed(self._input_hash or 0)])
+        over = group.notices.over(self.quorum_id)
+        rows = group.ranks.share([known, as_signed(self._input_hash or 0), over is not None])
+        if any(row[2] for row in rows):
+            self._over = over or "another rank has heard that it is"
         hashes = b"".join(row[1].to_bytes(8, "little", signed=True) for row in rows)
         group.record.group_event(
             EventKind.ROUND_DONE,
@@ -131,9 +138,8 @@ class Attempt:
             raise ValueError("attempt.commit() was called twice")
         self.ended = True
         group = self._group
-        with self._watch.time("reduce"):
-            result = group.sum.reduce(group.bridge.process_group.sum_in_place)
-        reason = verdict(result)
+        result = self._reduce()
+        reason = self._verdict(result)
         if reason is Reason.NON_FINITE and isinstance(result, Reduced):
             self._name_non_finite(result)
         with self._watch.time("vote"):
@@ -143,6 +149,24 @@ class Attempt:
             return False
         self._apply(result)
         return True
+
+    def _reduce(self) -> Reduced | ReduceFailed:
+        group = self._group
+        if self._over is not None:
+            return ReduceFailed(error=self._over)
+        group.stream.progress(self.step, Phase.REDUCE)
+        with self._watch.time("reduce"):
+            return group.sum.reduce(group.bridge.process_group.sum_in_place)
+
+    def _verdict(self, result: Reduced | ReduceFailed) -> Reason:
+        """Whether this rank may commit; a failure that others may not see is told to them."""
+        reason = verdict(result)
+        if not isinstance(result, ReduceFailed):
+            return reason
+        if self._group.notices.over(self.quorum_id) is not None or self._over is not None:
+            return Reason.ATTEMPT_OVER
+        self._group.stream.abandon(self.quorum_id, result.error)
+        return reason
 
     def _name_non_finite(self, result: Reduced) -> None:
         group = self._group

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,31 +16,24 @@ from torch.distributed.fsdp import fully_shard
 from lighthouse.client import Phase, parse_address
 from replica.address import reachable_address
 from replica.attempt import Attempt
-from replica.averaging import GradientSum, ReduceFailed
-from replica.bridge.manager import ManagerBridge, Start
+from replica.averaging import GradientSum
+from replica.bridge.manager import ManagerBridge
 from replica.bridge.transport import Sent
 from replica.config import GroupConfig, settings_from_environment
 from replica.errors import RestartError, UserError
-from replica.ledger import EventKind, Outcome, Reason, new_incarnation
+from replica.ledger import EventKind, Reason, new_incarnation
 from replica.mesh import Ranks
-from replica.recorder import Recorder, Stopwatch
-from replica.rounds import Plan, deal, rounds_per_step
+from replica.notices import Notices, drain_on_sigterm
+from replica.opening import STEP_STAMP, Opening, Turn
+from replica.recorder import Recorder
+from replica.rounds import rounds_per_step
 from replica.state import TrainingState
-from replica.step import Ballot, agree
 from replica.streams import LighthouseStream, StartCheck, act_on
 from replica.updater import Updater
 from replica.watchdog import die_with_parent
 
 LOG = logging.getLogger("headway")
-STEP_STAMP = "headway.step"
 MAX_FAILED_HEALS = 5
-
-
-class Turn(Enum):
-    """What follows a quorum that gives no attempt to walk."""
-
-    AGAIN = "again"
-    LEAVE = "leave"
 
 
 class ReplicaGroup:
@@ -68,10 +60,10 @@ class ReplicaGroup:
         self._advertise_addr = config.advertise_addr or reachable_address(config.lighthouse)
         incarnation = f"{self.ranks.share([int(new_incarnation(), 16)])[0][0]:08x}"
         self.record = Recorder(out=config.out, group=config.group, rank=self.rank, incarnation=incarnation)
-        self._stream = LighthouseStream(config, self.rank)
+        self.notices = Notices()
+        self.stream = LighthouseStream(config, self.rank, self.notices)
+        self.told_of_deaths = False
         self._step = 0
-        self._first = True
-        self._members: tuple[int, ...] = ()
         self._failed_heals = 0
         self._non_finite_steps = 0
         self._model: nn.Module | None = None
@@ -158,14 +150,13 @@ class ReplicaGroup:
         """
         if self._model is None:
             raise ValueError("register a model and an optimizer before the first attempt")
-        if not self._join():
-            self._leave()
-            return
-        while (turn := self._next_attempt()) is not Turn.LEAVE:
-            if isinstance(turn, Attempt):
-                yield turn
-                if not turn.ended:
-                    raise ValueError("attempt.commit() must be called at the end of each attempt")
+        if self._join():
+            opening = Opening(self)
+            while (turn := opening.next_turn()) is not Turn.LEAVE:
+                if isinstance(turn, Attempt):
+                    yield turn
+                    if not turn.ended:
+                        raise ValueError("attempt.commit() must be called at the end of each attempt")
         self._leave()
 
     def _signature(self) -> int:
@@ -174,18 +165,20 @@ class ReplicaGroup:
         return xxhash.xxh64_intdigest(text.encode()) >> 1
 
     def _leave(self) -> None:
-        """Say goodbye: with the last step done, or because the job ended without this group."""
+        """Say goodbye: the last step is done, this group is drained, or the job ended without it."""
         done = self._step >= self.config.steps
         if not done:
-            LOG.info("job %s is finished: nothing is left to do", self.config.job)
-        self._stream.goodbye(finished=done, step=self._step)
+            why = "asked to leave" if self.notices.draining else "the job is finished"
+            LOG.info("group %s leaves at step %s: %s", self.config.group, self._step, why)
+        # No rank may end, and break its stream, before rank 0 has said goodbye for all.
+        self.ranks.first_then_all(lambda: self.stream.goodbye(finished=done, step=self._step), timeout_s=60.0)
         self.record.group_event(EventKind.FINISHED, step=self._step)
 
     def _join(self) -> bool:
         """Connect to the Lighthouse and start the Manager; False when the job is finished."""
         LOG.info("timeouts: %s", self.config.timeouts.describe())
         self.ranks.first_then_all(
-            self._stream.wait_until_reachable, timeout_s=2 * self.config.timeouts.lighthouse_wait_s
+            self.stream.wait_until_reachable, timeout_s=2 * self.config.timeouts.lighthouse_wait_s
         )
         store = self.ranks.open_store(self._advertise_addr)
         self.bridge = ManagerBridge(
@@ -196,6 +189,8 @@ class ReplicaGroup:
             signature=self._signature(),
             export=self._export,
             on_sent=self._on_sent,
+            on_fetch=lambda: self.stream.progress(self._step, Phase.HEAL),
+            interrupts=self.notices,
         )
         self.record.group_event(
             EventKind.GROUP_STARTED,
@@ -205,114 +200,31 @@ class ReplicaGroup:
             pid=os.getpid(),
             advertise_addr=self._advertise_addr,
         )
-        finished = self._stream.attach(self.bridge.replica_id, self.world_size)
-        return not any(row[0] for row in self.ranks.share([int(finished)]))
+        return not self._attach()
 
-    def _next_attempt(self) -> "Attempt | Turn":
-        """One quorum: an attempt to walk, or what to do instead."""
-        watch = Stopwatch.start()
-        self._stream.progress(self._step, Phase.QUORUM)
-        with watch.time("quorum"):
-            start = self.bridge.begin()
-        if start.received is not None:
-            watch.heal, watch.quorum = start.received.seconds, watch.quorum - start.received.seconds
-        self._note_quorum(start)
-        step = max((peer.step for peer in start.peers), default=self._step) if start.changed else self._step
-        plan = self._plan(start, step)
-        if not self._agree(start, plan, step):
-            self._sit_out(start, plan, watch)
-            return Turn.AGAIN
-        if start.stash is not None:
-            self._adopt(start, step)
-        if self._step >= self.config.steps:
-            self._wait_for_the_last()
-            return Turn.LEAVE
-        if self._first and self._finished_without_us(start):
-            return Turn.LEAVE
-        self._first = False
-        self._stream.progress(self._step, Phase.COMPUTE)
-        return Attempt(self, start, plan, watch)
+    def _attach(self) -> bool:
+        """Open the streams of all ranks, rank 0's first; whether the job is finished already."""
+        identity = (self.bridge.replica_id, self.world_size, self._fingerprint())
+        check = self.stream.attach(*identity) if self.rank == 0 else StartCheck.GO_ON
+        answers = self.ranks.share([check, int(self.stream.tells_deaths)])
+        self.told_of_deaths = bool(answers[0][1])
+        if act_on(StartCheck(answers[0][0]), self.config.job):
+            return True
+        if self.told_of_deaths:
+            if self.rank != 0:
+                self.stream.watch(*identity)
+            drain_on_sigterm(self.notices)
+        return False
 
-    def _finished_without_us(self, start: Start) -> bool:
-        """Whether the job ended while this group was starting; raises where its state is gone."""
-        check = self._stream.first_quorum(healed=start.healed_from is not None)
-        decided = max(row[0] for row in self.ranks.share([check]))
-        return act_on(StartCheck(decided), self.config.job)
+    def _fingerprint(self) -> str:
+        """What must be equal in all groups of the job, for the Lighthouse to compare."""
+        return xxhash.xxh3_128_hexdigest(f"{self._signature()} {self.config.fingerprint}".encode())
 
-    def _plan(self, start: Start, step: int) -> Plan:
-        members = [peer.group for peer in start.peers if not start.changed or peer.step == step]
-        return deal(
-            step=step,
-            quorum_id=start.quorum_id,
-            rounds=self.rounds,
-            up_to_date=members or [self.config.group],
-        )
-
-    def _agree(self, start: Start, plan: Plan, step: int) -> bool:
-        """Whether every rank of the group can take part in the same attempt at the same step."""
-        problem = start.error or self._misfit(start, step)
-        if problem is not None:
-            self.warn(f"step {self._step}: cannot take part in quorum {start.quorum_id}: {problem}")
-        holds = step if start.stash is not None else self._step
-        ballot = Ballot(
-            ready=problem is None and holds == step,
-            quorum_id=start.quorum_id,
-            step=holds,
-            plan=plan.fingerprint,
-        )
-        return agree(self.ranks.share(ballot.values()))
-
-    def _misfit(self, start: Start, step: int) -> str | None:
-        if start.stash is None:
-            return None
-        stamp = start.stash.pop(STEP_STAMP, torch.tensor(-1))
-        if int(stamp) != step:
-            return f"the donor sent the state of step {int(stamp)} instead of {step}"
-        return self.state.misfit(start.stash)
-
-    def _adopt(self, start: Start, step: int) -> None:
-        """Take over the fetched state: weights and step number move together, on all ranks."""
-        assert start.stash is not None
-        assert start.received is not None
-        size = sum(tensor.numel() * tensor.element_size() for tensor in start.stash.values())
-        self.state.adopt(start.stash)
+    def adopt(self, state: dict[str, torch.Tensor], step: int) -> None:
+        """Make a fetched state, and its step number, this group's own."""
+        self.state.adopt(state)
         self._step = step
         self._failed_heals = 0
-        digest = self.state.digest(self.world_size) if self.config.digest_every else ""
-        self.record.event(
-            EventKind.HEAL,
-            digest=digest or None,
-            healed_from=start.healed_from,
-            step=step,
-            quorum_id=start.quorum_id,
-            bytes=size,
-            seconds=start.received.seconds,
-        )
-
-    def _sit_out(self, start: Start, plan: Plan, watch: Stopwatch) -> None:
-        """Walk an attempt that this group cannot take part in, so that it does not hold up others.
-
-        Where the process group came up, zeros are added: the others' sum lacks nothing, unless
-        rounds were dealt to this group. Then it votes no.
-        """
-        self.bridge.set_step(self._step)
-        if start.configured:
-            self.sum.reduce(self.bridge.process_group.sum_in_place)
-        self.bridge.vote(False)
-        self.sum.reset()
-        reason = Reason.CONFIGURE_FAILED if not start.configured else Reason.GROUP_DISAGREED
-        if plan.step > self._step and start.configured:
-            reason = Reason.HEAL_FAILED
-            self.record.event(EventKind.HEAL_FAILED, reason=start.error or "another rank of the group failed")
-        self.record.attempt(
-            step=self._step,
-            quorum_id=start.quorum_id,
-            outcome=Outcome.DISCARDED,
-            reason=reason,
-            participants=tuple(sorted(peer.group for peer in start.peers)),
-            seconds=watch.seconds(),
-        )
-        self.attempt_ended(reason)
 
     def attempt_ended(self, reason: Reason) -> None:
         """Count an attempt that ended with `reason`, and stop what fails for ever."""
@@ -330,13 +242,6 @@ class ReplicaGroup:
                 f"no donor could give this group the job's state in {self._failed_heals} tries"
             )
 
-    def _wait_for_the_last(self) -> None:
-        """At the end, wait for the members of the last quorum: one that is behind heals from us."""
-        # As in a step: gloo ends the processes of all when members bring buffers of different lengths.
-        result = self.sum.reduce(self.bridge.process_group.sum_in_place)
-        if isinstance(result, ReduceFailed):
-            self.warn(f"a group left before all had the last step ({result.error})")
-
     def digest_after(self, step: int) -> str:
         """Digest of the state that `step` led to, where one is due; empty otherwise and off rank 0."""
         every = self.config.digest_every
@@ -350,24 +255,13 @@ class ReplicaGroup:
     def _on_sent(self, sent: Sent) -> None:
         self.record.event(EventKind.HEAL_SENT, step=sent.step, bytes=sent.bytes, seconds=sent.seconds)
 
-    def _note_quorum(self, start: Start) -> None:
-        if not start.changed:
-            return
-        members = tuple(sorted(peer.group for peer in start.peers))
-        self.record.group_event(
-            EventKind.QUORUM, step=self._step, quorum_id=start.quorum_id, participants=members
-        )
-        if gone := sorted(set(self._members) - set(members)):
-            self.record.group_event(EventKind.DEATH_SEEN, dead=gone, quorum_id=start.quorum_id)
-        self._members = members
-
     def warn(self, message: str) -> None:
         """Log a warning that names group and rank."""
         LOG.warning("group %s rank %s: %s", self.config.group, self.rank, message)
 
     def close(self) -> None:
         """Leave the job and free everything; a second call does nothing. Blocks for a moment."""
-        self._stream.close()
+        self.stream.close()
         if hasattr(self, "bridge"):
             self.bridge.close()
         self.ranks.close()

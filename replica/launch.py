@@ -4,16 +4,22 @@
 
 takes torchrun's flags and a script or module. It restarts the group, as a new incarnation with a
 rendezvous of its own, at most --max-restarts times, and only where that can help. It returns 0
-when the group finished, 3 when it should be started again, 4 when that would fail again.
+when the group has finished, or has left as SIGTERM asked it to, 3 when it should be started again,
+4 when that would fail again.
 """
 
+import logging
 import os
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from replica.errors import ExitCode, UserError
+from replica.shadowing import LIBRARY, TRAINER, refuse_shadows
+from replica.workers import forward_sigterm, watch_for_frozen_workers
 
 LAUNCHER_PID_VARIABLE = "HEADWAY_LAUNCHER_PID"
 
@@ -38,7 +44,12 @@ def describe(failures: Mapping[int, int]) -> str:
 
 
 def _ending(code: int) -> str:
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
 
 
 def run_once(arguments: Namespace) -> ExitCode:
@@ -73,6 +84,13 @@ def parse(argv: Sequence[str]) -> Namespace:
 
     parser = torchrun.get_args_parser()
 
+    parser.add_argument(
+        "--drain-grace",
+        type=float,
+        default=30.0,
+        help="seconds that the ranks have after SIGTERM to finish their step and leave",
+    )
+
     def refuse(message: str) -> NoReturn:
         raise UserError(f"{message}: see `torchrun --help`")
 
@@ -84,20 +102,40 @@ def parse(argv: Sequence[str]) -> Namespace:
     return arguments
 
 
+def check_imports(arguments: Namespace) -> None:
+    """Raises UserError if a file of the user's would take the place of a package that the ranks need."""
+    script = arguments.training_script
+    if arguments.no_python:
+        return
+    if arguments.module:
+        packages = TRAINER if script.split(".")[0] == "train" else LIBRARY
+        refuse_shadows(packages, Path.cwd(), os.environ)
+    else:
+        refuse_shadows(LIBRARY, Path(script).resolve().parent, os.environ)
+
+
 def launch(argv: Sequence[str]) -> ExitCode:
     """Run a group until it finishes, must not be restarted, or its restarts are used up.
 
-    A signal to this process ends the group for good. Raises UserError for unusable arguments.
+    SIGTERM lets the ranks finish their step and leave; other signals end the group at once. Both
+    are for good. Raises UserError for unusable arguments.
     """
     arguments = parse(argv)
+    check_imports(arguments)
     remaining, arguments.max_restarts = arguments.max_restarts, 0
+    # The agent would end its workers at once; they are to finish their step and leave.
+    arguments.signals_to_handle = "SIGINT,SIGHUP,SIGQUIT"
+    asked_to_leave = forward_sigterm(arguments.drain_grace)
+    watch_for_frozen_workers()
     os.environ[LAUNCHER_PID_VARIABLE] = str(os.getpid())
+    # The agent's log of a failed rank would only repeat our own sentence.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     # torch warns at length when it has to choose this itself.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     while True:
         # torchrun fills in defaults, such as a free port: each incarnation starts without them.
         code = run_once(Namespace(**vars(arguments)))
-        if code is not ExitCode.RESTART or remaining <= 0:
+        if code is not ExitCode.RESTART or remaining <= 0 or asked_to_leave.is_set():
             return code
         remaining -= 1
         print(f"starting the group again, {remaining} restarts are left", file=sys.stderr, flush=True)

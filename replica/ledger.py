@@ -43,6 +43,7 @@ class Reason(StrEnum):
     ROUNDS_MISSING = "rounds_missing"
     NON_FINITE = "non_finite"
     VOTED_DOWN = "voted_down"
+    ATTEMPT_OVER = "attempt_over"
 
 
 class EventKind(StrEnum):

@@ -15,7 +15,6 @@ from torch.distributed.rendezvous import rendezvous
 from replica.errors import RestartError
 
 STORE_KEY = "store"
-READY_KEY = "ready"
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 
 
@@ -50,6 +49,7 @@ class Ranks:
         )
         self.mesh: DeviceMesh = init_device_mesh(device_type, (self.world_size,))
         self._own_store: TCPStore | None = None
+        self._firsts = 0
 
     def open_store(self, host: str) -> StoreAddress:
         """Start this incarnation's own store on rank 0 and tell all ranks where it is.
@@ -69,12 +69,14 @@ class Ranks:
 
         Raises what `action` raises on rank 0, and RestartError elsewhere when rank 0 is gone.
         """
+        self._firsts += 1
+        key = f"ready/{self._firsts}"
         if self.rank == 0:
             action()
-            self._store.set(READY_KEY, "")
+            self._store.set(key, "")
         else:
             with sibling_death_ends_the_group():
-                self._store.wait([READY_KEY], timedelta(seconds=timeout_s))
+                self._store.wait([key], timedelta(seconds=timeout_s))
 
     def share(self, values: Sequence[int]) -> list[tuple[int, ...]]:
         """All-gather a few 64-bit integers: the result holds each rank's values, in rank order.

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torchft.manager import Manager
@@ -28,7 +29,7 @@ class Start:
     `error` is None, or one line that says why this rank cannot take part. `changed` says that the
     quorum is not that of the last attempt. `peers` are its members, each with the step that it
     held when it joined. `received` and `healed_from` are set when this rank fetched newer state,
-    which is not applied yet: `stash` holds it.
+    which is neither checked nor applied yet: `stash` holds it.
     """
 
     quorum_id: int
@@ -36,7 +37,7 @@ class Start:
     peers: tuple[Peer, ...]
     configured: bool
     error: str | None
-    stash: State | None = None
+    stash: Any = None
     received: Received | None = None
     healed_from: int | None = None
 
@@ -65,17 +66,19 @@ class ManagerBridge:
         signature: int,
         export: Callable[[], State],
         on_sent: Callable[[Sent], None],
+        on_fetch: Callable[[], None] = lambda: None,
         interrupts: Interrupts | None = None,
     ) -> None:
         timeouts = config.timeouts
         self._timeouts = timeouts
-        self._stash: State | None = None
+        self._stash: Any = None
         self._seen_quorum_id = -1
         take_torchft_environment()
         self._transport = HealTransport(
             timeout_s=timeouts.transfer_s,
             advertise_addr=advertise_addr,
             on_sent=on_sent,
+            on_fetch=on_fetch,
             interrupts=interrupts,
             quorum_id=lambda: self.process_group.quorum_id,
         )

@@ -41,9 +41,9 @@ class Received:
 class HealTransport(HTTPTransport[Any]):  # type: ignore[misc]
     """torchft's HTTP transport with an advertised address, retries, and a donor that never waits.
 
-    `on_sent` is called on a server thread after each answer. What is staged must be a copy: the
-    donor trains on while joiners read it. A donor keeps one copy, until the next replaces it or
-    `release` finds it older than the transfer timeout.
+    `on_sent` is called on a server thread after each answer, `on_fetch` when a heal begins. What is
+    staged must be a copy: the donor trains on while joiners read it. A donor keeps one copy, until
+    the next replaces it or `release` finds it older than the transfer timeout.
     """
 
     def __init__(
@@ -52,12 +52,14 @@ class HealTransport(HTTPTransport[Any]):  # type: ignore[misc]
         timeout_s: float,
         advertise_addr: str,
         on_sent: Callable[[Sent], None],
+        on_fetch: Callable[[], None] = lambda: None,
         interrupts: Interrupts | None = None,
         quorum_id: Callable[[], int] = lambda: -1,
     ) -> None:
         self._advertise_addr = advertise_addr
         self._interrupts: Interrupts = interrupts or Undisturbed()
         self._quorum_id = quorum_id
+        self._on_fetch = on_fetch
         self._staged_at_s = 0.0
         self._state_dict: Any = None
         self.received: Received | None = None
@@ -95,6 +97,7 @@ class HealTransport(HTTPTransport[Any]):  # type: ignore[misc]
         the donor is gone.
         """
         started = time.monotonic()
+        self._on_fetch()
         outcome: list[Any] = []
         ready = threading.Event()
 

@@ -1,7 +1,9 @@
 """A tiny language for scenarios: each line is an event, its effects are written below it.
 
 0.0 ask 0a 5        incarnation a of group 0 asks at step 5 (`fail`: its last commit failed)
-0.1 beat 1a         its pulse; likewise `attach 1a [STEP]`, `detach 1a`, `cancel 1a`
+0.1 beat 1a         its heartbeat; likewise `attach 1a [STEP]`, `cancel 1a`
+0.1 watch 1a 1      its rank 1 opens its stream; `cut 1a RANK` breaks one, `pulse 1a RANK`
+0.1 tell 1a 5 REDUCE   its progress; `abandon 1a QUORUM`, `drain 1`, `evict 1`
 0.2 goodbye 1a 7    it leaves at step 7 (`finished`: the job is done)
 0.3 tick            nothing happens
 0.4 disk full       from now on no record can be written; `disk ok` ends that
@@ -11,13 +13,13 @@
 
 from dataclasses import replace
 
-from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse
+from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse, Tell
 from lighthouse.machine import JobMachine
-from lighthouse.model import Hello, JobRecord, Member, Refusal, ReplicaId, parse_replica_id
+from lighthouse.model import Hello, JobRecord, Member, Phase, Refusal, ReplicaId, Welcome, parse_replica_id
 from lighthouse.quorum import Rules, sentence
 from lighthouse.table import Limits
 
-_SILENT_NOTES = (Happening.APPEARED, Happening.QUORUM)
+_SILENT_NOTES = (Happening.APPEARED, Happening.QUORUM, Happening.ATTEMPT_OVER, Happening.DRAINED)
 
 
 class Transcript:
@@ -34,7 +36,7 @@ class Transcript:
         self._now_s = 0.0
         self._names: dict[int, str] = {}
         self._calls: dict[str, int] = {}
-        self._streams: dict[str, int] = {}
+        self._streams: dict[tuple[str, int], int] = {}
 
     def play(self, scenario: str) -> str:
         """The transcript. Lines that begin with `=>` in the scenario are what earlier ones expect."""
@@ -81,24 +83,68 @@ class Transcript:
                 self._say(f"{name} refused: {refusal.value}")
 
     def _attach(self, name: str, step: str = "0") -> None:
+        self._open(name, 0, int(step))
+
+    def _watch(self, name: str, rank: str) -> None:
+        self._open(name, int(rank), 0)
+
+    def _open(self, name: str, rank: int, step: int) -> None:
         id = self._id(name)
-        stream = self._number(name)
-        hello = Hello(job=self.job, group=int(id.key), replica_id=id.text, group_world_size=1, step=int(step))
+        stream = self._number(f"{name}.{rank}" if rank else name)
+        hello = Hello(
+            job=self.job,
+            group=int(id.key),
+            replica_id=id.text,
+            group_world_size=8,
+            step=step,
+            group_rank=rank,
+        )
         outcome, effects = self.machine.attach(id, hello, stream, self._now_s)
         if isinstance(outcome, Refusal):
             self._say(f"{name} refused: {outcome.value}")
         else:
-            self._streams[name] = stream
+            self._streams[name, rank] = stream
+        if isinstance(outcome, Welcome) and rank == 0:
             self._say(f"{name} starts: {outcome.start_mode.name}, step {outcome.step}")
         self._show([e for e in effects if not (isinstance(e, Note) and e.happening is Happening.ATTACHED)])
 
-    def _detach(self, name: str) -> None:
-        self._show(self.machine.detach(self._id(name), self._streams[name], self._now_s))
+    def _cut(self, name: str, rank: str = "0") -> None:
+        self._show(self.machine.detach(self._id(name), self._streams[name, int(rank)], self._now_s))
+
+    def _pulse(self, name: str, rank: str = "0") -> None:
+        self._show(self.machine.pulse(self._id(name), self._streams[name, int(rank)], self._now_s))
+
+    def _tell(self, name: str, step: str, phase: str) -> None:
+        id, stream = self._id(name), self._streams[name, 0]
+        self._show(self.machine.progress(id, stream, int(step), Phase[phase], self._now_s))
+
+    def _abandon(self, name: str, quorum_id: str) -> None:
+        id, stream = self._id(name), self._streams[name, 0]
+        self._show(self.machine.abandon(id, stream, int(quorum_id), "no reason", self._now_s))
+
+    def _drain(self, group: str) -> None:
+        known, effects = self.machine.drain(int(group))
+        self._say_unless(known, f"group {group} is not there")
+        self._show(effects)
+
+    def _evict(self, group: str) -> None:
+        known, effects = self.machine.evict(int(group), "the operator", self._now_s)
+        self._say_unless(known, f"group {group} is not there")
+        self._show(effects)
+
+    def _leave(self, name: str) -> None:
+        known, effects = self.machine.leave(self._id(name), self._now_s)
+        self._say_unless(known, f"{name} is not known")
+        self._show(effects)
+
+    def _say_unless(self, known: bool, text: str) -> None:
+        if not known:
+            self._say(text)
 
     def _goodbye(self, name: str, step: str, *flags: str) -> None:
         effects = self.machine.goodbye(
             self._id(name),
-            self._streams[name],
+            self._streams[name, 0],
             finished="finished" in flags,
             step=int(step),
             now_s=self._now_s,
@@ -117,6 +163,11 @@ class Transcript:
             record=self.disk, rules=self.rules, limits=self.limits, warm_until_s=warm_until_s
         )
 
+    def forget_disk(self, first_quorum_id: int) -> None:
+        """A new server starts that has no disk."""
+        self.disk = JobRecord(job=self.job, quorum_id=first_quorum_id)
+        self._restart()
+
     def _why(self) -> None:
         waiting = self.machine.waiting(self._now_s)
         self._say(f"{waiting.reason.value}: {sentence(waiting)}")
@@ -132,6 +183,10 @@ class Transcript:
                     self._say(f"quorum {quorum.quorum_id} [{names}] step {quorum.max_step}, to {told}")
                 case Refuse(call=call, refusal=refusal):
                     self._say(f"call of {self._names[call]} refused: {refusal.value}")
+                case Tell(streams=streams, notice=notice):
+                    names = " ".join(self._names[stream] for stream in streams)
+                    about = f" {notice.quorum_id}" if notice.quorum_id else ""
+                    self._say(f"told {names}: {notice.kind.name}{about}: {notice.cause}")
                 case CloseStream(stream=stream, refusal=refusal):
                     self._say(f"stream of {self._names[stream]} closed: {refusal.value}")
                 case Note(happening=happening, fields=fields) if happening not in _SILENT_NOTES:

@@ -1,220 +1,170 @@
-"""One machine, simulated groups and a disk, driven by a seed; rules are checked at every quorum."""
+"""A whole job under a nemesis, all from one seed.
 
-import random
-from dataclasses import dataclass, field
+`python tests/lighthouse/simulated_job.py SEED` plays one again.
+"""
 
-from lighthouse.effects import Answer, Effect, Persist, Refuse
-from lighthouse.machine import JobMachine
-from lighthouse.model import Hello, JobRecord, Member, Phase, Quorum, ReplicaId, parse_replica_id
+import sys
+from collections import Counter
+
+from sim_group import Attempt, Launcher
+from sim_server import REAL_DECIDE, SimServer
+from sim_world import World
+
+from lighthouse import quorum_book
 from lighthouse.quorum import Rules
-from lighthouse.table import Limits
 
-LIMITS = Limits(heartbeat_timeout_s=5.0, max_replicas=16, max_buried=64)
-TICK_S = 0.1
-
-
-@dataclass
-class Group:
-    """What the group itself knows."""
-
-    number: int
-    incarnation: int = 0
-    alive: bool = False
-    call: int | None = None
-    stream: int | None = None
-    step: int = 0
-    failed: int = 0
-    past: list[ReplicaId] = field(default_factory=list)
-
-    @property
-    def id(self) -> ReplicaId:
-        return parse_replica_id(f"job/{self.number}:{self.incarnation}")
+FAULTS_S = 12.0
+# After the last fault: the longest silence, the longest wait for a straggler, and some restarts.
+CALM_S = 20.0
+JOIN_TIMEOUT_S = 5.0
 
 
 class SimulatedJob:
-    """The world: `run` lets a nemesis play, `heal` stops it and expects progress."""
+    """`live` lets faults happen for a while, stops them, and expects everybody to commit again."""
 
-    def __init__(self, seed: int, *, groups: int, rules: Rules) -> None:
-        self.random = random.Random(seed)
-        self.rules = rules
-        self.groups = [Group(number=number) for number in range(groups)]
-        self.now_s = 0.0
-        self.disk = JobRecord(job="job", quorum_id=0)
-        self.disk_full = False
-        self.machine = JobMachine(record=self.disk, rules=rules, limits=LIMITS)
-        self.numbers = 0
-        self.owners: dict[int, Group] = {}
-        self.quorums: list[Quorum] = []
-        self.dead: set[str] = set()
-        self.lost: set[int | None] = set()
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.world = World(seed)
+        count = 2 + seed % 4
+        rules = Rules(
+            min_replicas=1 + seed // 4 % 2,
+            expected_groups=(0, count)[seed // 8 % 2],
+            join_timeout_s=JOIN_TIMEOUT_S,
+        )
+        self.faults: Counter[str] = Counter()
+        self.server = SimServer(self.world, rules, with_disk=seed % 5 != 0)
+        attempts: dict[int, Attempt] = {}
+        self.launchers = [Launcher(self.world, self.server, number, attempts) for number in range(count)]
+        for launcher in self.launchers:
+            launcher.siblings = self.launchers
+            self.world.after(self.world.random.uniform(0.0, 1.0), launcher.start)
 
-    # What the nemesis and the groups do.
+    def live(self) -> "SimulatedJob":
+        """One whole life. A failure names the seed."""
+        quorum_book.decide = self.server.judge.decided
+        try:
+            self.world.after(1.0, self._make_trouble)
+            self.world.run(FAULTS_S)
+            self._make_peace()
+            step = self.server.judge.highest_step
+            self.world.run(FAULTS_S + CALM_S, stop=lambda: self._all_beyond(step + 2))
+            assert self._all_beyond(step + 2), self._complaint()
+        except AssertionError as error:
+            raise AssertionError(f"seed {self.seed} at {self.world.now_s:.1f} s: {error}") from error
+        finally:
+            quorum_book.decide = REAL_DECIDE
+        return self
 
-    def run(self, events: int) -> None:
-        """Let this many random events happen."""
-        acts = (self.start, self.start, self.kill, self.vanish, self.ask, self.ask, self.ask, self.ask)
-        acts += (self.ask,) * 12
-        acts += (self.cancel, self.ghost, self.cut, self.attach, self.tell)
-        for _ in range(events):
-            roll = self.random.random()
-            if roll < 0.01:
-                self.restart_server()
-            elif roll < 0.02:
-                self.disk_full = not self.disk_full
-            elif roll < 0.4:
-                self.pass_time(self.random.choice((0.1, 0.1, 0.5, 2.0)))
-            else:
-                self.random.choice(acts)(self.random.choice(self.groups))
+    def _all_beyond(self, step: int) -> bool:
+        groups = [launcher.group for launcher in self.launchers]
+        return all(group is not None and group.alive and group.step > step for group in groups)
 
-    def heal(self, limit_s: float) -> None:
-        """Nothing bad happens any more: everybody is back, and commits a step with all others."""
-        self.disk_full = False
-        for group in self.groups:
-            if not group.alive:
-                self.start(group)
-        before = len(self.quorums)
-        end_s = self.now_s + limit_s
-        while not any(len(quorum.members) == len(self.groups) for quorum in self.quorums[before:]):
-            assert self.now_s < end_s, self.machine.waiting(self.now_s)
-            for group in self.groups:
-                self.attach(group)
-                self.ask(group)
-            self.pass_time(TICK_S)
+    def _complaint(self) -> str:
+        waiting = self.server.machine.waiting(self.server.now_s())
+        groups = [
+            f"{launcher.number}: step {g.step}, call {g.call}, attempt "
+            f"{g.attempt.quorum.quorum_id if g.attempt else None}, link {g.link is not None}"
+            for launcher in self.launchers
+            if (g := launcher.group) is not None
+        ]
+        return f"somebody does not commit any more: {waiting}; {groups}"
 
-    def pass_time(self, duration_s: float) -> None:
-        """Let time pass: living groups beat, the server ticks."""
-        end_s = self.now_s + duration_s
-        while self.now_s < end_s:
-            self.now_s += TICK_S
-            for group in self.groups:
-                if group.alive:
-                    _, effects = self.machine.beat(group.id, self.now_s)
-                    self.carry_out(effects)
-            self.carry_out(self.machine.tick(self.now_s))
+    # The nemesis.
 
-    def start(self, group: Group) -> None:
-        if group.alive:
+    def _make_trouble(self) -> None:
+        if self.world.now_s >= FAULTS_S:
             return
-        group.past.append(group.id)
-        group.incarnation += 1
-        group.alive, group.step, group.failed = True, 0, 0
-        self.attach(group)
+        random = self.world.random
+        faults = (self._kill, self._kill, self._kill_rank, self._vanish, self._freeze, self._freeze_rank)
+        faults += (self._part, self._part, self._abandon, self._abandon, self._drain, self._evict)
+        faults += (self._crash_server, self._pause_server, self._fill_disk, self._cut_streams)
+        fault = random.choice(faults)
+        self.faults[fault.__name__] += 1
+        fault()
+        self.world.after(random.choice((0.1, 0.7, 1.5)), self._make_trouble)
 
-    def attach(self, group: Group) -> None:
-        if not group.alive or group.stream is not None:
-            return
-        group.stream = self.number()
-        hello = Hello(job="job", group=group.number, replica_id=group.id.text, group_world_size=1)
-        self.dead.discard(group.id.text)
-        _, effects = self.machine.attach(group.id, hello, group.stream, self.now_s)
-        self.carry_out(effects)
+    def _make_peace(self) -> None:
+        self.server.disk_full = False
 
-    def kill(self, group: Group) -> None:
-        """SIGKILL: calls and the stream break now."""
-        if not group.alive:
-            return
-        group.alive = False
-        self.cancel(group)
-        self.cut(group)
+    def _victim(self) -> Launcher:
+        return self.world.random.choice(self.launchers)
 
-    def vanish(self, group: Group) -> None:
-        """The host is gone without closing a socket. A later start finds the old ones still open."""
-        if group.alive and self.random.random() < 0.1:
-            self.lost.add(group.call)
-            group.alive, group.call, group.stream = False, None, None
+    def _kill(self) -> None:
+        group = self._victim().group
+        if group is not None:
+            group.die()
 
-    def cut(self, group: Group) -> None:
-        """The stream breaks; a group that lives attaches again later."""
-        stream, group.stream = group.stream, None
-        if stream is not None:
-            self.dead.add(group.id.text)
-            self.carry_out(self.machine.detach(group.id, stream, self.now_s))
+    def _kill_rank(self) -> None:
+        """One rank dies; its launcher ends the others a little later."""
+        group = self._victim().group
+        if group is not None and group.link is not None:
+            streams = group.link.streams  # type: ignore[attr-defined]
+            rank = self.world.random.choice((0, 1))
+            if rank in streams:
+                number = streams.pop(rank)
+                self.server.told.pop(number, None)
+                self.server.receive(
+                    lambda: self.server.carry_out(
+                        self.server.machine.detach(group.id, number, self.server.now_s())
+                    )
+                )
+            self.world.after(0.3, group.die)
 
-    def ask(self, group: Group) -> None:
-        if not group.alive or group.call is not None:
-            return
-        self.attach(group)
-        group.call = self.number()
-        self.owners[group.call] = group
-        member = Member(id=group.id, step=group.step, commit_failures=group.failed)
-        self.carry_out(self.machine.ask(member, group.call, self.now_s))
+    def _vanish(self) -> None:
+        """A host is gone without closing a socket."""
+        group = self._victim().group
+        if group is not None:
+            group.die(seen_after_s=3.0)
 
-    def cancel(self, group: Group) -> None:
-        if group.call is not None:
-            call, group.call = group.call, None
-            self.carry_out(self.machine.withdraw(group.id, call, self.now_s))
+    def _freeze(self) -> None:
+        group = self._victim().group
+        if group is not None:
+            group.freeze(self.world.random.choice((0.5, 1.5, 4.0)))
 
-    def ghost(self, group: Group) -> None:
-        """A pulse of an earlier incarnation comes late."""
-        if group.past and group.alive:
-            _, effects = self.machine.beat(self.random.choice(group.past[-3:]), self.now_s)
-            self.carry_out(effects)
+    def _freeze_rank(self) -> None:
+        group = self._victim().group
+        if group is not None:
+            group.freeze_one_rank()
 
-    def tell(self, group: Group) -> None:
-        if group.alive and group.stream is not None:
-            told = self.machine.progress(group.id, group.stream, group.step, Phase.COMPUTE, self.now_s)
-            self.carry_out(told)
+    def _part(self) -> None:
+        """A partition, in one direction or both."""
+        group = self._victim().group
+        if group is not None and group.link is not None:
+            up, down = self.world.random.choice(((True, True), (True, False), (False, True)))
+            group.link.cut(up=up, down=down, duration_s=self.world.random.choice((0.5, 1.5, 5.0)))
 
-    def restart_server(self) -> None:
-        """SIGKILL of the server: calls and streams are gone, the disk is what it was."""
-        for group in self.groups:
-            group.call = group.stream = None
-        self.dead.clear()
-        warm_until_s = self.now_s + LIMITS.heartbeat_timeout_s
-        self.machine = JobMachine(
-            record=self.disk, rules=self.rules, limits=LIMITS, warm_until_s=warm_until_s
+    def _cut_streams(self) -> None:
+        """The network resets a connection that both ends could still use."""
+        group = self._victim().group
+        if group is not None and group.link is not None:
+            group.link.break_both()
+
+    def _abandon(self) -> None:
+        group = self._victim().group
+        if group is not None and group.alive:
+            group.abandon()
+
+    def _drain(self) -> None:
+        number = self._victim().number
+        self.server.receive(lambda: self.server.carry_out(self.server.machine.drain(number)[1]))
+
+    def _evict(self) -> None:
+        number = self._victim().number
+        self.server.receive(
+            lambda: self.server.carry_out(self.server.machine.evict(number, "chance", self.server.now_s())[1])
         )
 
-    def number(self) -> int:
-        self.numbers += 1
-        return self.numbers
+    def _crash_server(self) -> None:
+        self.server.crash(self.world.random.choice((0.1, 1.0, 3.0)))
 
-    # The shell, and the rules.
+    def _pause_server(self) -> None:
+        self.server.pause(self.world.random.choice((0.3, 1.0, 3.0)))
 
-    def carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Persist(record=record) if self.disk_full:
-                    self.carry_out(self.machine.persist_failed(self.now_s))
-                case Persist(record=record):
-                    self.disk = record
-                    self.carry_out(self.machine.persisted(record, self.now_s))
-                case Answer(quorum=quorum, calls=calls):
-                    self.check(quorum, calls)
-                    for call in calls:
-                        self.answer(self.owners.pop(call), call, quorum)
-                case Refuse(call=call):
-                    group = self.owners.pop(call)
-                    if group.call == call:
-                        group.call = None
+    def _fill_disk(self) -> None:
+        self.server.disk_full = True
+        self.world.after(1.5, self._make_peace)
 
-    def answer(self, group: Group, call: int, quorum: Quorum) -> None:
-        if call in self.lost:
-            return
-        assert group.call == call, "an answered call must be open"
-        group.call = None
-        group.step = quorum.max_step + (self.random.random() < 0.8)
-        group.failed = int(self.random.random() < 0.1)
 
-    def check(self, quorum: Quorum, calls: tuple[int, ...]) -> None:
-        """What must hold of every quorum when its members are told."""
-        names = [member.id.text for member in quorum.members]
-        assert quorum.members
-        assert len(quorum.members) >= self.rules.min_replicas
-        assert names == sorted(set(names))
-        assert not self.dead & set(names), "the dead are in no quorum"
-        assert self.disk.quorum_id == quorum.quorum_id, "on disk before anybody is told"
-        assert self.disk.members == tuple(names)
-        asking = {self.owners[call].id.text for call in calls}
-        assert asking == set(names), "each member is told, and nobody else"
-        if self.quorums:
-            last = self.quorums[-1]
-            assert quorum.quorum_id >= last.quorum_id
-            same = [m.place() for m in quorum.members] == [m.place() for m in last.members]
-            assert same or quorum.quorum_id > last.quorum_id, "no two member lists share an id"
-        assert self.disk.max_step == 0 or self.disk.max_step <= max(self.steps(quorum))
-        self.quorums.append(quorum)
-        assert len(self.machine.table.slots) <= LIMITS.max_replicas
-
-    def steps(self, quorum: Quorum) -> list[int]:
-        return [quorum.max_step, *(past.max_step for past in self.quorums)]
+if __name__ == "__main__":
+    job = SimulatedJob(int(sys.argv[1])).live()
+    print(f"seed {job.seed}: {len(job.server.judge.quorums)} quorums, faults {dict(job.faults)}")

@@ -1,5 +1,6 @@
 """The client's end of the stream: welcome, progress, goodbye, breaks, and what it never blocks."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -9,14 +10,83 @@ import grpc
 import pytest
 from threaded import Threaded, threaded
 
-from lighthouse.client import AttachStream, Hello, Phase, RefusedError, StartMode, UnreachableError, Welcome
-from lighthouse.slot import Gone
+from lighthouse import coordinator as coordinator_module
+from lighthouse import lifeline
+from lighthouse.app import Lighthouse
+from lighthouse.client import (
+    AttachStream,
+    Hello,
+    Notice,
+    NoticeKind,
+    Phase,
+    RefusedError,
+    StartMode,
+    UnreachableError,
+    WatchStream,
+    Welcome,
+)
+from lighthouse.model import Member, Refusal, parse_replica_id
+from lighthouse.slot import Gone, Slot
+from protos import torchft_pb2
 
 
-def hello(group: int = 0, incarnation: str = "a", step: int = 0) -> Hello:
+def hello(group: int = 0, incarnation: str = "a", step: int = 0, rank: int = 0) -> Hello:
     return Hello(
-        job="job", group=group, replica_id=f"job/{group}:{incarnation}", group_world_size=1, step=step
+        job="job",
+        group=group,
+        replica_id=f"job/{group}:{incarnation}",
+        group_world_size=2,
+        step=step,
+        group_rank=rank,
     )
+
+
+class Heard:
+    """Notices as they come; `wait` blocks until there are so many."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, notice: Notice) -> None:
+        with self._changed:
+            self.notices.append(notice)
+            self._changed.notify_all()
+
+    def wait(self, count: int = 1) -> list[Notice]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.notices) >= count, 10), self.notices
+            return list(self.notices)
+
+    def wait_for(self, kind: NoticeKind) -> Notice:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._find(kind) is not None, 10), self.notices
+            found = self._find(kind)
+            assert found is not None
+            return found
+
+    def _find(self, kind: NoticeKind) -> Notice | None:
+        return next((notice for notice in self.notices if notice.kind is kind), None)
+
+
+def make_quorum(server: Threaded, *groups: int) -> int:
+    """Have these groups ask at step 0 on the server's own thread; the id of the quorum they are in."""
+
+    def ask(lighthouse: Lighthouse) -> None:
+        for group in groups:
+            text = f"job/{group}:a"
+            wire = torchft_pb2.QuorumMember(replica_id=text).SerializeToString()
+            asking.append(
+                asyncio.ensure_future(
+                    lighthouse.coordinator.ask(Member(id=parse_replica_id(text), wire=wire))
+                )
+            )
+
+    asking: list[asyncio.Future[object]] = []
+    server.look(ask)
+    number = server.look(lambda lighthouse: lighthouse.coordinator.machines["job"].record.quorum_id)
+    assert server.look(lambda lighthouse: lighthouse.coordinator.machines["job"].member_labels())
+    return number
 
 
 @pytest.fixture
@@ -77,6 +147,160 @@ def test_a_superseded_incarnation_is_told_and_stays_away(server: Threaded) -> No
         assert new.goodbye(finished=False, step=0)
 
 
+def attached_ranks(slot: Slot | None) -> list[int]:
+    return sorted(slot.lines) if slot is not None else []
+
+
+def test_a_rank_that_dies_is_told_to_all_ranks_of_the_others(server: Threaded) -> None:
+    heard = {(group, rank): Heard() for group in (0, 1) for rank in (0, 1)}
+    with (
+        AttachStream(server.address, hello(0), heard[0, 0]) as survivor,
+        WatchStream(server.address, hello(0, rank=1), heard[0, 1]) as sibling,
+        AttachStream(server.address, hello(1), heard[1, 0]) as other,
+    ):
+        dying = WatchStream(server.address, hello(1, rank=1), heard[1, 1])
+        assert [stream.open(10) is not None for stream in (survivor, sibling, other, dying)] == [True] * 4
+        quorum_id = make_quorum(server, 0, 1)
+        dying.close()
+        wanted = Notice(kind=NoticeKind.ATTEMPT_OVER, quorum_id=quorum_id, cause="group 1: rank 1 died")
+        for rank in (0, 1):
+            assert heard[0, rank].wait() == [wanted]
+        assert heard[1, 1].notices == []
+        survivor.goodbye(finished=False, step=0)
+
+
+def test_what_is_abandoned_reaches_the_others_and_not_oneself(server: Threaded) -> None:
+    first, second = Heard(), Heard()
+    with (
+        AttachStream(server.address, hello(0), first) as one,
+        AttachStream(server.address, hello(1), second) as two,
+    ):
+        one.open(10)
+        two.open(10)
+        quorum_id = make_quorum(server, 0, 1)
+        one.abandon(quorum_id, "the heal failed")
+        one.abandon(quorum_id, "the heal failed")
+        assert second.wait() == [
+            Notice(kind=NoticeKind.ATTEMPT_OVER, quorum_id=quorum_id, cause="group 0: the heal failed")
+        ]
+        assert one.goodbye(finished=False, step=0)
+        assert first.notices == []
+
+
+def test_what_was_abandoned_while_the_server_was_away_is_said_when_it_is_back() -> None:
+    heard = Heard()
+    with threaded() as first:
+        port = int(first.address.rpartition(":")[2])
+        one, two = AttachStream(first.address, hello(0)), AttachStream(first.address, hello(1), heard)
+        one.open(10)
+        two.open(10)
+        quorum_id = make_quorum(first, 0, 1)
+    with one, two:
+        one.abandon(quorum_id, "no luck")
+        with threaded(port=port):
+            assert heard.wait()[0].quorum_id == quorum_id
+
+
+def test_eviction_is_told_once_on_every_stream_and_is_final(server: Threaded) -> None:
+    heard = [Heard(), Heard()]
+    with (
+        AttachStream(server.address, hello(0), heard[0]) as first,
+        WatchStream(server.address, hello(0, rank=1), heard[1]) as second,
+    ):
+        first.open(10)
+        second.open(10)
+        assert server.look(lambda lighthouse: lighthouse.coordinator.evict("job", 0))
+        for each in (first, second):
+            each._thread.join(10)
+        for one in heard:
+            assert [(n.kind, n.cause) for n in one.notices] == [
+                (NoticeKind.EVICTED, "evicted by the operator")
+            ]
+        assert first.refusal is not None
+        assert "counted out" in first.refusal
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [(Refusal.SUPERSEDED, NoticeKind.SUPERSEDED), (Refusal.EVICTED, NoticeKind.EVICTED)],
+)
+def test_a_rank_that_may_not_come_back_hears_it_as_a_notice(refusal: Refusal, kind: NoticeKind) -> None:
+    heard, gate = Heard(), threading.Event()
+
+    def wait_at_the_gate() -> float:
+        assert gate.wait(10)
+        return 0.0
+
+    with threaded() as first:
+        port = int(first.address.rpartition(":")[2])
+        old = AttachStream(first.address, hello(incarnation="old"), heard, jitter=wait_at_the_gate)
+        old.open(10)
+    with threaded(port=port) as second, AttachStream(second.address, hello()) as new:
+        new.open(10)
+        with old:
+            second.look(lambda lighthouse: bury(lighthouse, "job/0:old", refusal))
+            gate.set()
+            assert [notice.kind for notice in heard.wait()] == [kind]
+            old._thread.join(10)
+            assert len(heard.notices) == 1
+        assert new.goodbye(finished=False, step=0)
+
+
+def bury(lighthouse: Lighthouse, replica_id: str, refusal: Refusal) -> None:
+    table = lighthouse.coordinator.machines["job"].table
+    table.lineage.bury(parse_replica_id(replica_id), refusal)
+
+
+def test_drain_is_told(server: Threaded) -> None:
+    heard = Heard()
+    with AttachStream(server.address, hello(), heard) as stream:
+        stream.open(10)
+        assert server.look(lambda lighthouse: lighthouse.coordinator.drain("job", 0))
+        assert heard.wait()[0].kind is NoticeKind.DRAIN
+        assert not server.look(lambda lighthouse: lighthouse.coordinator.drain("job", 1))
+        assert stream.goodbye(finished=False, step=0)
+
+
+def test_a_silent_rank_is_evicted_and_a_busy_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "SHORTEST_PULSE_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(lifeline, "PULSE_INTERVAL_S", 0.05)
+    heard = Heard()
+    with (
+        threaded(heartbeat_timeout_ms=400) as server,
+        AttachStream(server.address, hello(), heard) as stream,
+    ):
+        stream.open(10)
+        server.wait(lambda slot: slot is not None and slot.gone is Gone.SILENT)
+        assert not any(notice.kind is NoticeKind.EVICTED for notice in heard.notices)
+        monkeypatch.setattr(lifeline, "PULSE_INTERVAL_S", 60.0)
+        cause = heard.wait_for(NoticeKind.EVICTED).cause
+        assert cause.startswith("rank 0 has said nothing for 0.")
+
+
+def test_a_watch_belongs_to_other_ranks_than_the_first(server: Threaded) -> None:
+    for stream in (
+        WatchStream(server.address, hello(rank=0)),
+        AttachStream(server.address, hello(rank=1)),
+        WatchStream(server.address, hello(rank=2)),
+    ):
+        with stream, pytest.raises(RefusedError, match="malformed Hello"):
+            stream.open(10)
+
+
+def test_the_watches_of_a_group_that_left_end_in_silence(server: Threaded) -> None:
+    with AttachStream(server.address, hello()) as stream:
+        watch = WatchStream(server.address, hello(rank=1))
+        stream.open(10)
+        assert watch.open(10)
+        assert attached_ranks(server.slot(0)) == [0, 1]
+        assert stream.goodbye(finished=False, step=3)
+        watch.close()
+    server.wait(lambda slot: attached_ranks(slot) == [])
+    slot = server.slot(0)
+    assert slot is not None
+    assert slot.gone is Gone.LEFT
+
+
 def test_it_attaches_again_after_a_restart_of_the_server() -> None:
     with threaded() as first:
         port = int(first.address.rpartition(":")[2])
@@ -111,6 +335,8 @@ def test_a_server_without_the_service_is_no_error() -> None:
             assert stream.open(10) is None
             stream.progress(1, Phase.QUORUM)
             assert not stream.goodbye(finished=True, step=1)
+        with WatchStream(f"127.0.0.1:{port}", hello(rank=1)) as watch:
+            assert watch.open(10) is None
     finally:
         server.stop(None).wait()
 

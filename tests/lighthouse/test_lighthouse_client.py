@@ -36,7 +36,7 @@ def test_status_and_forget(server: Threaded) -> None:
         with pytest.raises(RefusedError, match="groups of job are alive"):
             forget(server.address, "job")
         stream.goodbye(finished=True, step=3)
-    server.wait(lambda slot: slot is not None and slot.stream is None)
+    server.wait(lambda slot: slot is not None and not slot.lines)
     assert forget(server.address, "job")
     with pytest.raises(ValueError, match="malformed job name 'a b'"):
         forget(server.address, "a b")

@@ -150,7 +150,7 @@ def test_hanging_up_ends_calls_and_streams() -> None:
         await asyncio.sleep(0)
         coordinator.hang_up()
         assert await waiting is Refusal.GOING_DOWN
-        assert await stream.closed is Refusal.GOING_DOWN
+        assert await stream.outbox.take() is Refusal.GOING_DOWN
 
     run(body, min_replicas=2)
 

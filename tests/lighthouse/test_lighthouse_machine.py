@@ -61,7 +61,7 @@ def test_a_broken_stream_is_a_death_that_frees_the_others_at_once() -> None:
           => on disk: quorum 1, step 4
           => quorum 1 [0 1] step 4, to 0a 1a
         1.0 ask 0a 5
-        1.1 detach 1a
+        1.1 cut 1a
           => replica_gone group 1 stream_broke
           => on disk: quorum 2, step 5
           => quorum 2 [0] step 5, to 0a
@@ -74,7 +74,7 @@ def test_late_pulses_and_asks_of_the_dead_do_not_revive_but_a_new_stream_does() 
         """
         0.0 attach 0a
           => 0a starts: FRESH, step 0
-        0.0 detach 0a
+        0.0 cut 0a
           => replica_gone group 0 stream_broke
         0.1 beat 0a
         0.1 ask 0a 0
@@ -111,8 +111,10 @@ def test_a_new_incarnation_replaces_the_old_one_at_once() -> None:
         3.1 beat 1b
         3.1 attach 1b
           => 1b starts: HEAL, step 2
+          => told 1a: SUPERSEDED: a newer incarnation of group 1 is here
           => stream of 1a closed: superseded
           => replica_gone group 1 superseded
+          => told 0a: ATTEMPT_OVER 1: group 1 was replaced by a new incarnation
           => on disk: quorum 2, step 3
           => quorum 2 [0] step 3, to 0a
         3.2 beat 1a
@@ -169,16 +171,18 @@ def test_two_fresh_groups_form_a_quorum_of_exactly_two() -> None:
           => quorum 1 [2] step 0, to 2a
         1.0 beat 0a 1a
         1.0 ask 2a 0
-          => quorum 1 [2] step 0, to 2a
+          => on disk: quorum 2, step 0
+          => quorum 2 [2] step 0, to 2a
         1.0 ask 2a 0
-          => quorum 1 [2] step 0, to 2a
+          => on disk: quorum 3, step 0
+          => quorum 3 [2] step 0, to 2a
         7.0 beat 0a 1a
         7.0 tick
           => replica_gone group 2 silent
         7.0 ask 0a 0
         7.1 ask 1a 0
-          => on disk: quorum 2, step 0
-          => quorum 2 [0 1] step 0, to 0a 1a
+          => on disk: quorum 4, step 0
+          => quorum 4 [0 1] step 0, to 0a 1a
         """
     )
 
@@ -304,7 +308,7 @@ def test_a_planned_leave_costs_the_others_nothing() -> None:
           => on disk: quorum 2, step 1
           => quorum 2 [0] step 1, to 0a
         0.6 beat 1a
-        0.6 detach 1a
+        0.6 cut 1a
         0.7 ask 1a 1
           => call of 1a refused: left
         0.7 attach 1a 1
@@ -327,7 +331,7 @@ def test_a_finished_job_says_so_for_ever() -> None:
           => replica_gone group 0 finished
           => job_finished
           => on disk: quorum 1, step 10, finished at 10
-        0.1 detach 0a
+        0.1 cut 0a
         0.2 attach 1a
           => 1a starts: FINISHED, step 10
         9.0 restart
@@ -360,12 +364,12 @@ def test_a_second_stream_of_the_same_incarnation_outlives_the_first() -> None:
           => 0a starts: FRESH, step 0
         """
     )
-    first = player._streams["0a"]
+    first = player._streams["0a", 0]
     player.play("0.1 attach 0a")
-    assert player.lines[-1] == "  => stream of 0a closed: superseded"
-    player._streams["0a"] = first
-    player.play("0.2 detach 0a")
-    assert player.lines[-1] == "0.2 detach 0a"
+    assert player.lines[-1] == "  => stream of 0a closed: reattached"
+    player._streams["0a", 0] = first
+    player.play("0.2 cut 0a")
+    assert player.lines[-1] == "0.2 cut 0a"
     assert player.machine.is_busy(0.2)
 
 

@@ -39,7 +39,7 @@ def test_status_and_forget(server: Threaded, capsys: pytest.CaptureFixture[str])
         assert main(["forget", address, "job"]) == 1
         assert "groups of job are alive" in capsys.readouterr().err
         assert stream.goodbye(finished=True, step=7)
-    server.wait(lambda slot: slot is not None and slot.stream is None, group=4)
+    server.wait(lambda slot: slot is not None and not slot.lines, group=4)
     assert main(["status", address, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"][0]["finished_step"] == 7
     for answer in ("job is forgotten\n", "job was not known\n"):

@@ -105,6 +105,7 @@ def test_a_signal_ends_it_cleanly_while_calls_wait(servers: Any, number: signal.
 def test_ids_rise_across_sigkill_on_the_same_port_and_directory(servers: Any) -> None:
     first = servers(state="state")
     with grpc.insecure_channel(first.address) as channel:
+        quorum(channel, "job/0:a").result()
         before = quorum(channel, "job/0:a", step=3).result()
         pool = quorum(channel, "ddp_0:a").result()
     first.end(signal.SIGKILL)

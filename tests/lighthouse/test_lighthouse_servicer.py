@@ -85,6 +85,7 @@ def test_a_replaced_incarnation_is_sent_away() -> None:
     async def body(caller: Caller) -> None:
         old = await caller.attached(0, "old")
         new = await caller.attached(0, "new")
+        assert (await old.read()).notice.kind == pb.NOTICE_KIND_SUPERSEDED
         assert await code_of(old) is grpc.StatusCode.FAILED_PRECONDITION
         again = caller.attach()
         await again.write(hello(0, "old"))
@@ -143,6 +144,7 @@ def test_forget_starts_over_and_spares_the_living() -> None:
     async def body(caller: Caller) -> None:
         request = pb.ForgetRequest(job="job").SerializeToString()
         stream = await caller.attached(0)
+        await caller.quorum("job/0:a")
         await caller.quorum("job/0:a", step=5)
         call = caller.raw(METHOD + "Forget", request)
         assert await code_of(call) is grpc.StatusCode.FAILED_PRECONDITION

@@ -51,7 +51,7 @@ def told_before_written(machine: JobMachine, members: tuple[Member, ...]) -> Eff
     return machine._issue(quorum, changed=True)
 
 
-def nobody_dies(_table: Table, _slot: Slot, _gone: Gone) -> Effects:
+def nobody_dies(_table: Table, _slot: Slot, _gone: Gone, **_fields: object) -> Effects:
     """A broken stream is let be."""
     return []
 

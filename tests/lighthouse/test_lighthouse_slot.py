@@ -35,6 +35,7 @@ def test_the_gone_have_a_state_each(gone: Gone) -> None:
         Gone.SILENT: SlotState.SILENT,
         Gone.STREAM_BROKE: SlotState.DEAD,
         Gone.SUPERSEDED: SlotState.DEAD,
+        Gone.EVICTED: SlotState.EVICTED,
         Gone.LEFT: SlotState.LEFT,
         Gone.FINISHED: SlotState.FINISHED,
     }

@@ -25,7 +25,7 @@ def document(scenario: str = SCENARIO, now_s: float = 2.0) -> Document:
 
 def test_who_trains_who_asks_who_is_missing_and_why() -> None:
     job = document()
-    assert job["quorum"] == {"id": 1, "step": 4, "members": ["group 0", "group 1"]}
+    assert job["quorum"] == {"id": 1, "step": 4, "members": ["group 0", "group 1"], "attempt_over": False}
     forming = job["forming"]
     assert (forming["reason"], forming["asking"], forming["missing"]) == (
         "member_not_asking",
@@ -39,7 +39,7 @@ def test_who_trains_who_asks_who_is_missing_and_why() -> None:
 
 
 def test_incarnations_are_counted_and_the_dead_stay_visible() -> None:
-    job = document(SCENARIO + "3.0 attach 1b\n3.1 detach 1b\n", now_s=3.2)
+    job = document(SCENARIO + "3.0 attach 1b\n3.1 cut 1b\n", now_s=3.2)
     group = job["groups"][1]
     assert (group["state"], group["incarnations"], group["last_heard_s"]) == ("dead", 2, None)
     assert (group["attached"], group["step"]) == (False, 0)

@@ -9,10 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lighthouse import store as store_module
-from lighthouse.model import JobRecord
+from lighthouse.model import Identity, JobRecord, Refusal
 from lighthouse.store import FILE_NAME, MemoryStore, SqliteStore, Store, StoreError, open_store
 
-RECORD = JobRecord(job="job", quorum_id=7, members=("job/0:a", "job/1:b"), max_step=41)
+RECORD = JobRecord(
+    job="job",
+    quorum_id=7,
+    members=("job/0:a", "job/1:b"),
+    max_step=41,
+    holders=((0, "c0ffee"), (1, "beef")),
+    tombs=(("dead", Refusal.SUPERSEDED), ("feed", Refusal.EVICTED)),
+    identity=Identity(fingerprint="f", group_world_size=2, platform="p"),
+)
 
 
 @pytest.fixture
@@ -101,6 +109,27 @@ def test_what_a_crash_left_while_the_first_file_was_made_is_no_obstacle(state_di
     (state_dir / (FILE_NAME + ".new")).write_bytes(b"half")
     store = SqliteStore(state_dir)
     store.write(RECORD)
+    store.close()
+
+
+def test_a_file_of_the_first_version_is_taken_over(state_dir: Path) -> None:
+    state_dir.mkdir()
+    database = sqlite3.connect(state_dir / FILE_NAME, isolation_level=None)
+    database.execute(
+        "create table jobs (job text primary key, quorum_id integer not null, members text not null,"
+        " max_step integer not null, finished_step integer) strict"
+    )
+    database.execute("insert into jobs values ('job', 7, '[\"job/0:a\"]', 41, null)")
+    database.execute(f"pragma application_id = {store_module._APPLICATION_ID}")
+    database.execute("pragma user_version = 1")
+    database.close()
+    for _ in range(2):
+        store = SqliteStore(state_dir)
+        assert store.load()["job"] == JobRecord(job="job", quorum_id=7, members=("job/0:a",), max_step=41)
+        store.close()
+    store = SqliteStore(state_dir)
+    store.write(RECORD)
+    assert store.load() == {"job": RECORD}
     store.close()
 
 

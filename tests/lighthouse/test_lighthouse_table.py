@@ -3,11 +3,15 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lighthouse.model import POOL, Refusal, parse_replica_id
-from lighthouse.slot import Gone, Slot
+from lighthouse.model import POOL, JobRecord, Refusal, parse_replica_id
+from lighthouse.slot import Gone, Line, Slot
 from lighthouse.table import Limits, Table
 
 LIMITS = Limits(max_replicas=10, max_buried=5, heartbeat_timeout_s=5.0)
+
+
+def table_of(job: str) -> Table:
+    return Table(record=JobRecord(job=job, quorum_id=0), limits=LIMITS)
 
 
 def nobody(_slot: Slot) -> bool:
@@ -22,7 +26,7 @@ def beat(table: Table, text: str, now_s: float) -> Slot | Refusal:
 
 
 def test_a_full_table_refuses_newcomers_and_keeps_the_living() -> None:
-    table = Table(job=POOL, limits=LIMITS)
+    table = table_of(POOL)
     for number in range(10_000):
         beat(table, f"invented{number}", 0.001 * number)
         table.mark_silent(0.001 * number)
@@ -31,7 +35,7 @@ def test_a_full_table_refuses_newcomers_and_keeps_the_living() -> None:
 
 
 def test_members_keep_their_place_when_strangers_crowd_in() -> None:
-    table = Table(job=POOL, limits=LIMITS)
+    table = table_of(POOL)
     for now_s in range(100):
         assert isinstance(beat(table, "member", now_s), Slot)
         for number in range(20):
@@ -41,7 +45,7 @@ def test_members_keep_their_place_when_strangers_crowd_in() -> None:
 
 
 def test_full_of_the_silent_means_room_again() -> None:
-    table = Table(job=POOL, limits=LIMITS)
+    table = table_of(POOL)
     for number in range(10):
         beat(table, f"a{number}", 0.0)
     assert beat(table, "b", 1.0) is Refusal.TABLE_FULL
@@ -51,18 +55,18 @@ def test_full_of_the_silent_means_room_again() -> None:
 
 
 def test_restarts_of_one_group_do_not_add_up() -> None:
-    table = Table(job="job", limits=LIMITS)
+    table = table_of("job")
     for number in range(1000):
         slot = beat(table, f"job/0:{number}", 0.0)
         assert isinstance(slot, Slot)
         assert slot.incarnations == number + 1
     assert len(table.slots) == 1
-    assert len(table._buried) == LIMITS.max_buried
+    assert len(table.lineage.tombs()) == LIMITS.max_buried
     assert beat(table, "job/0:998", 0.0) is Refusal.SUPERSEDED
 
 
 def test_a_pulse_alone_takes_no_place_from_another() -> None:
-    table = Table(job="job", limits=LIMITS)
+    table = table_of("job")
     first = beat(table, "job/0:a", 0.0)
     assert isinstance(first, Slot)
     for gone in (False, True):
@@ -76,7 +80,7 @@ def test_a_pulse_alone_takes_no_place_from_another() -> None:
 
 
 def test_a_death_after_a_silence_is_counted_once() -> None:
-    table = Table(job="job", limits=LIMITS)
+    table = table_of("job")
     slot = beat(table, "job/0:a", 0.0)
     assert isinstance(slot, Slot)
     table.mark_silent(9.0)
@@ -85,10 +89,10 @@ def test_a_death_after_a_silence_is_counted_once() -> None:
 
 
 def test_prune_keeps_what_is_open_or_wanted() -> None:
-    table = Table(job=POOL, limits=LIMITS)
+    table = table_of(POOL)
     for name in ("gone", "streams", "calls", "wanted"):
         beat(table, name, 0.0)
-    table.slots["streams"].stream = 1
+    table.slots["streams"].lines[0] = Line(stream=1)
     table.slots["calls"].calls.append(2)
     table.mark_silent(100.0)
     table.prune(100.0, 60.0, lambda slot: slot.id.text == "wanted")
@@ -98,12 +102,12 @@ def test_prune_keeps_what_is_open_or_wanted() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3), st.floats(0, 3)), max_size=200))
 def test_bounds_hold_for_any_history(history: list[tuple[int, int, float]]) -> None:
-    table = Table(job="job", limits=LIMITS)
+    table = table_of("job")
     now_s = 0.0
     for group, incarnation, gap_s in history:
         now_s += gap_s
         beat(table, f"job/{group}:{incarnation}", now_s)
         table.mark_silent(now_s)
         assert len(table.slots) <= LIMITS.max_replicas
-        assert len(table._buried) <= LIMITS.max_buried
+        assert len(table.lineage.tombs()) <= LIMITS.max_buried
         assert table.roll.living(now_s) <= table.slots.keys()

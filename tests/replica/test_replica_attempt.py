@@ -40,6 +40,8 @@ class FakeGroup:
     attempts: list[dict[str, Any]] = field(default_factory=list)
     votes: list[bool] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    abandoned: list[tuple[int, str]] = field(default_factory=list)
+    over: str | None = None
     rank: int = 1
     world_size: int = 2
 
@@ -58,7 +60,11 @@ class FakeGroup:
             process_group=SimpleNamespace(sum_in_place=self.sum_in_place), vote=self.vote
         )
         self.ranks = SimpleNamespace(
-            share=lambda values: [(True, -7), tuple(values)], mean=lambda value: value + 100.0
+            share=lambda values: [(True, -7, False), tuple(values)], mean=lambda value: value + 100.0
+        )
+        self.notices = SimpleNamespace(over=lambda quorum_id: self.over)
+        self.stream = SimpleNamespace(
+            progress=lambda step, phase: None, abandon=lambda *told: self.abandoned.append(told)
         )
         self.record = SimpleNamespace(
             group_event=lambda kind, **values: self.events.append({"kind": kind, **values}),
@@ -273,3 +279,26 @@ def test_a_second_commit_is_a_bug_of_the_script() -> None:
 def test_a_hash_survives_the_way_through_a_signed_tensor(value: int) -> None:
     signed = torch.tensor([as_signed(value)], dtype=torch.int64)
     assert int(signed[0]).to_bytes(8, "little", signed=True) == value.to_bytes(8, "little")
+
+
+def test_an_attempt_that_is_over_is_left_at_the_next_round_boundary() -> None:
+    group = FakeGroup(sum_in_place=fail)
+    attempt = group.attempt()
+    for done, _ in enumerate(attempt.micro_batches()):
+        attempt.backward(group.weight.sum())
+        group.over = "group 3 died" if done == 1 else None
+    assert done == 1
+    assert not attempt.commit()
+    assert group.votes == [False]
+    assert group.ended == [Reason.ATTEMPT_OVER]
+    # Everybody has been told already.
+    assert group.abandoned == []
+
+
+def test_a_failure_that_others_may_not_see_is_told_to_them() -> None:
+    group = FakeGroup(sum_in_place=fail)
+    attempt = group.attempt()
+    group.walk(attempt)
+    assert not attempt.commit()
+    assert group.ended == [Reason.REDUCE_FAILED]
+    assert [quorum_id for quorum_id, _ in group.abandoned] == [9]

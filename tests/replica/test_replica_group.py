@@ -19,6 +19,7 @@ from replica.averaging import GradientSum
 from replica.config import GroupConfig
 from replica.errors import UserError
 from replica.group import ReplicaGroup
+from replica.opening import Opening
 from replica.position import sample_indices
 
 
@@ -181,7 +182,7 @@ def test_waiting_at_the_end_sums_a_buffer_as_long_as_that_of_a_step() -> None:
     group.sum = GradientSum({"weight": nn.Parameter(torch.zeros(7))}, rounds=4)
     buffers: list[torch.Tensor] = []
     group.bridge = cast(Any, SimpleNamespace(process_group=SimpleNamespace(sum_in_place=buffers.append)))
-    group._wait_for_the_last()
+    Opening(group)._wait_for_the_last()
     group.sum.reduce(buffers.append)
     assert buffers[0].shape == buffers[1].shape
     assert not buffers[0].any()

@@ -1,8 +1,8 @@
 """A trainer that only pretends, for tests of the local cluster: it writes a ledger and takes its time.
 
 Takes the step from the ledgers of the other groups when it starts, as if healed. Arguments: the
-seconds of a step; then `refuse`, `crash` or `linger` for a trainer that behaves badly, or
-`kills-N` for one that is content after a step, however few it has done, once there were N kills.
+seconds of a step; then `refuse`, `crash`, `idle` or `linger` for a trainer that behaves badly,
+or `kills-N` for one that is content after a step, however few it has done, once there were N kills.
 """
 
 import json
@@ -38,6 +38,8 @@ def newest_step() -> int:
 if manner == "refuse":
     print("error: the moon is in the wrong place: wait for another.", flush=True)
     sys.exit(4)
+if manner == "idle":
+    sys.exit(0)
 if manner == "crash":
     print("a crash without a word", flush=True)
     sys.exit(1)

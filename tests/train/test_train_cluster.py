@@ -201,6 +201,32 @@ def test_the_lighthouse_comes_back_on_its_port(start: Start) -> None:
     assert found == ["lighthouse_up", "kill", "lighthouse_down", "lighthouse_up"]
 
 
+def test_the_lighthouse_comes_back_by_itself_after_a_while(start: Start) -> None:
+    cluster = start(steps=9000)
+    address = cluster.lighthouse_address
+    cluster.kill_lighthouse(down_s=0.3)
+    assert not cluster.snapshot().lighthouse_up
+    until(lambda: cluster.snapshot().lighthouse_up)
+    assert cluster.lighthouse_address == address
+    assert cluster.snapshot().kills == 1
+    down, up = [event["t"] for event in cluster.events if event["kind"].startswith("lighthouse_")][-2:]
+    assert up - down >= 0.3
+
+
+def test_a_killed_group_stays_down_as_long_as_it_is_told(start: Start) -> None:
+    cluster = start(steps=9000)
+    cluster.wait_step(2, group=1)
+    cluster.kill(1, down_s=0.6)
+    cluster.wait_step(cluster.step(1) + 1, group=1)
+    cluster.kill(1)
+    cluster.wait_step(cluster.step(1) + 1, group=1)
+    kills = [event["t"] for event in cluster.events if event["kind"] == "kill"]
+    launches = [e["t"] for e in cluster.events if e["kind"] == "group_launched" and e["group"] == 1][1:]
+    down_s = [launch - kill for kill, launch in zip(kills, launches, strict=True)]
+    assert down_s[0] >= 0.6
+    assert down_s[1] < 0.6
+
+
 def test_a_paused_lighthouse_goes_on(start: Start) -> None:
     cluster = start(steps=9000)
     cluster.pause_lighthouse()
@@ -230,9 +256,9 @@ def test_a_group_that_must_not_be_restarted_ends_the_cluster_with_its_sentence(s
 def test_a_group_that_always_fails_ends_the_cluster(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("train.cluster.supervision._MAX_DELAY_S", 0.0)
     cluster = start("crash")
-    with pytest.raises(ClusterError, match="5 times in a row without a commit") as caught:
+    with pytest.raises(ClusterError, match="3 times in a row without a commit: a crash without") as caught:
         cluster.wait_step(1, timeout_s=20)
-    assert "a crash without a word" in str(caught.value)
+    assert "group-" in str(caught.value)
     assert caught.value.exit_code == 1
 
 
@@ -270,6 +296,32 @@ def test_waiting_has_a_limit_and_shows_the_logs(start: Start) -> None:
     with pytest.raises(ClusterError, match=r"waited 0.2 s for any group to commit 8000 steps") as caught:
         cluster.wait_step(8000, timeout_s=0.2)
     assert "group-0.log" in str(caught.value)
+
+
+def test_a_step_that_will_not_come_is_not_waited_for(start: Start) -> None:
+    cluster = start(steps=5)
+    with pytest.raises(ClusterError, match="to commit 9 steps, and the job has ended before"):
+        cluster.wait_step(9, group=1, timeout_s=60)
+    cluster.wait_step(5, group=1)
+
+
+def test_a_script_that_trains_nothing_is_told_so(start: Start) -> None:
+    cluster = start("idle")
+    with pytest.raises(ClusterError, match="none has committed a step: let the script open") as caught:
+        cluster.wait(timeout_s=60)
+    assert caught.value.exit_code == 4
+    assert "(nothing was written)" in str(caught.value)
+
+
+def test_a_file_that_hides_a_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UserError, match=r"train\.py hides Headway's package `train`"):
+        LocalCluster(out=tmp_path / "run")
+    LocalCluster(out=tmp_path / "run", script=HERE / "fake_trainer.py")
+    (tmp_path / "lighthouse.py").touch()
+    with pytest.raises(UserError, match=r"lighthouse\.py hides"):
+        LocalCluster(out=tmp_path / "run", script=HERE / "fake_trainer.py")
 
 
 def test_an_interrupted_cluster_stops_waiting(start: Start) -> None:

@@ -1,5 +1,6 @@
 """The command line of the local cluster: how it ends, and what it says to bad input."""
 
+import json
 import os
 import signal
 import subprocess
@@ -71,6 +72,26 @@ def test_a_storm_hits_every_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("pretended")
+def test_a_storm_hits_all_that_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.chaos.LIGHTHOUSE_DOWN_S", (0.0, 0.1))
+    monkeypatch.setenv("TRAINER", "0.03 kills-4")
+    words = ["--groups", "2", "--ranks", "2", "--steps", "9000", "--kill-every", "0.1"]
+    words += ["--kill-targets", "lighthouse,launcher,rank,group", "--out", str(tmp_path / "run")]
+    assert local.main(words) == 0
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    kills = [event["target"] for event in events if event["kind"] == "kill"]
+    assert set(kills) == {"lighthouse", "launcher", "rank", "group"}
+
+
+@pytest.mark.usefixtures("pretended")
+def test_one_group_can_lose_its_lighthouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.chaos.LIGHTHOUSE_DOWN_S", (0.0, 0.1))
+    monkeypatch.setenv("TRAINER", "0.03 kills-1")
+    words = ["--groups", "1", "--ranks", "1", "--steps", "9000", "--kill-every", "0.1"]
+    assert local.main([*words, "--kill-targets", "lighthouse", "--out", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.usefixtures("pretended")
 def test_a_broken_promise_shows_in_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "train.cluster.local_cluster.write_report", lambda out: {"violations": [{"kind": "rollback"}]}
@@ -117,6 +138,10 @@ def test_standing_still_has_a_limit(
         (["--kill-every", "nan"], "--kill-every nan"),
         (["--kill-every", "9", "--groups", "1"], "--groups 2 or more"),
         (["--kill-rank", "2"], "--kill-rank 2"),
+        (["--kill-every", "9", "--kill-targets", "rank,host"], "no target 'host'"),
+        (["--kill-every", "9", "--kill-targets", "rank", "--kill-rank", "0"], "exclude each other"),
+        (["--kill-targets", "rank"], "give --kill-every SECONDS as well"),
+        (["--kill-every", "9", "--kill-targets", "lighthouse,rank", "--groups", "1"], "--groups 2 or more"),
         (["--config", "/no/such.toml"], "/no/such.toml"),
         (["--model.dimm", "3"], "model.dimm"),
         (["--model.dim", "three"], "model.dim"),
@@ -152,7 +177,8 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         local.main(["--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    for flag in ("groups", "ranks", "steps", "kill-every", "kill-at", "kill-rank", "seed", "config", "out"):
+    kills = ("kill-every", "kill-targets", "kill-at", "kill-rank")
+    for flag in ("groups", "ranks", "steps", *kills, "seed", "config", "out"):
         assert f"--{flag} " in text
     assert "--section.key" in text
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.cluster.supervision import MAX_FAILURES, Ending, Verdict, after_ending
+from train.cluster.supervision import MAX_FAILURES, MAX_FAILURES_AT_FIRST, Ending, Verdict, after_ending
 
 
 def ending(exit_code: int, **changes: object) -> Ending:
@@ -23,6 +23,14 @@ def test_exit_codes_decide() -> None:
         -15: Verdict.RESTART,
         1: Verdict.RESTART,
     }
+
+
+def test_what_never_worked_is_given_up_sooner() -> None:
+    early, last = (
+        after_ending(ending(3, failures=MAX_FAILURES_AT_FIRST - less, job_begun=False)) for less in (2, 1)
+    )
+    assert (early.verdict, last.verdict) == (Verdict.RESTART, Verdict.FAILING)
+    assert after_ending(ending(3, failures=MAX_FAILURES_AT_FIRST)).verdict is Verdict.RESTART
 
 
 def test_a_group_that_may_not_come_back_stays_down() -> None:

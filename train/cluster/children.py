@@ -1,6 +1,7 @@
 """One child process of a local cluster, with all that descends from it, and its log."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -11,6 +12,12 @@ from typing import IO
 from train.cluster import processes
 
 _TAIL_BYTES = 16_384
+# The last two: the line that ends a traceback, and a trainer's own request.
+_REASONS = (
+    re.compile(r"error: (?P<why>.+)"),
+    re.compile(r"(?P<why>[A-Za-z_][\w.]*(Error|Exception)(: .*)?)$"),
+    re.compile(r"restart needed: (?P<why>.+)"),
+)
 
 
 class Child:
@@ -106,8 +113,11 @@ class Child:
     def last_sentence(self) -> str:
         """Why the latest launch ended, in its own words: its last error, else its last line."""
         written = [line.strip() for line in self.output().splitlines() if line.strip()]
-        errors = [line for line in written if line.startswith("error: ")]
-        return (errors or written or ["it wrote nothing."])[-1].removeprefix("error: ")
+        for reason in _REASONS:
+            found = [said["why"] for line in written if (said := reason.match(line))]
+            if found:
+                return str(found[-1])
+        return written[-1] if written else "it wrote nothing."
 
     def _root(self) -> int | None:
         # Of a process that has been waited for, the pid may belong to somebody else by now.

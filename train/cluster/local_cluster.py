@@ -7,8 +7,6 @@ with LocalCluster(out=Path("out/try"), groups=2, ranks=1, steps=30, script=Path(
 """
 
 import os
-import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +14,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from replica.errors import UserError
-from replica.ledger import EventKind, EventLog, events_path
-from train.cluster import processes
+from replica.ledger import events_path
+from replica.shadowing import LIBRARY, TRAINER, refuse_shadows
 from train.cluster.commands import ClusterSettings, Launcher, LighthouseKind
-from train.cluster.errors import ClusterError
+from train.cluster.errors import ClusterError, refusal
 from train.cluster.follow import LineFollower
 from train.cluster.job_facts import read_job
+from train.cluster.running import Running
 from train.cluster.snapshot import Snapshot
 from train.cluster.supervisor import Supervisor
 from train.report import write_report
@@ -75,6 +74,7 @@ class LocalCluster:
         join_timeout_s: float = 60.0,
         heartbeat_timeout_s: float = 5.0,
     ) -> None:
+        refuse_shadows(TRAINER if script is None else LIBRARY, Path.cwd(), {**os.environ, **(env or {})})
         facts = read_job(
             script, config, ranks=ranks, steps=steps, seed=seed, job=job, mode=mode, overrides=overrides or {}
         )
@@ -97,7 +97,7 @@ class LocalCluster:
             join_timeout_s=join_timeout_s,
             heartbeat_timeout_s=heartbeat_timeout_s,
         )
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._interrupted = False
         self._closed = False
 
@@ -120,7 +120,7 @@ class LocalCluster:
         if self._running is not None:
             raise ClusterError("the cluster has been started already: make a new one.")
         _claim(self.out)
-        self._running = _Running(self.settings)
+        self._running = Running(self.settings)
         try:
             self._start_all(self._running.supervisor)
         except BaseException:
@@ -159,20 +159,27 @@ class LocalCluster:
     def wait_step(self, step: int, group: int | None = None, timeout_s: float = 120.0) -> None:
         """Blocks until `step` steps are committed: by the group, or if it is None, by any.
 
-        Raises ClusterError, with the ends of the logs, when timeout_s is over or the cluster has
-        ended before.
+        Raises ClusterError, with the ends of the logs, when timeout_s is over or the job has ended
+        before.
         """
         who = "any group" if group is None else f"group {group}"
-        self._wait_for(lambda: self.step(group) >= step, timeout_s, f"{who} to commit {step} steps")
+        what = f"{who} to commit {step} steps"
+        self._wait_for(lambda: self._reached(step, group, what), timeout_s, what)
 
     def wait(self, timeout_s: float = 600.0) -> dict[str, Any]:
         """Blocks until all groups have finished, then ends the Lighthouse; returns the report.
 
-        Raises ClusterError, with the ends of the logs, when timeout_s is over or a group cannot go on.
+        Raises ClusterError, with the ends of the logs, when timeout_s is over, a group cannot go on, or
+        all have ended without a single step.
         """
         supervisor = self._supervisor
         self._wait_for(supervisor.finished, timeout_s, "all groups to finish")
         self.stop()
+        if not supervisor.step():
+            raise refusal(
+                "every group ended with exit code 0 and none has committed a step: let the script open a "
+                f"replica.ReplicaGroup and commit its attempts.\n{supervisor.tails(all_groups=True)}"
+            )
         return self.report()
 
     def report(self) -> dict[str, Any]:
@@ -234,14 +241,17 @@ class LocalCluster:
         if supervisor.settled() and not supervisor.finished():
             raise ClusterError(f"every group is down and none has finished.\n{supervisor.tails()}")
 
-    def kill(self, group: int, rank: int | None = None) -> list[int]:
+    def kill(self, group: int, rank: int | None = None, down_s: float | None = None) -> list[int]:
         """Kills with SIGKILL the whole group, or the worker of one rank; returns the pids.
 
         The whole group is its launcher, its workers and all that descends from them; they are
-        stopped first, so that none escapes. Blocks until they are gone, some 0.1 s.
+        stopped first, so that none escapes. down_s: seconds until it is started again; None: the
+        cluster's restart_delay_s. Blocks until they are gone, some 0.1 s.
         """
         with self._supervisor.harm(group) as (found, step):
-            return found.kill(step) if rank is None else found.kill_rank(rank, step)
+            pids = found.kill(step) if rank is None else found.kill_rank(rank, step)
+            found.down_s = down_s
+            return pids
 
     def kill_launcher(self, group: int) -> list[int]:
         """Kills with SIGKILL the group's launcher alone; its workers are to end by themselves.
@@ -300,6 +310,16 @@ class LocalCluster:
     def _wait_for_lighthouse(self) -> None:
         self._wait_for(self._supervisor.lighthouse_up, _LIGHTHOUSE_START_S, "the Lighthouse to listen")
 
+    def _reached(self, step: int, group: int | None, what: str) -> bool:
+        over = self._supervisor.finished()
+        if self.step(group) >= step:
+            return True
+        if over:
+            raise ClusterError(
+                f"waited for {what}, and the job has ended before.\n{self._supervisor.tails(all_groups=True)}"
+            )
+        return False
+
     def _wait_for(self, reached: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = time.monotonic() + timeout_s
         while not reached():
@@ -307,56 +327,6 @@ class LocalCluster:
             if time.monotonic() > deadline:
                 raise ClusterError(f"waited {timeout_s:g} s for {what}.\n{self._supervisor.tails()}")
             time.sleep(_TICK_S)
-
-
-class _Running:
-    """What exists while a cluster runs: its guard, its event log, its supervisor and their thread."""
-
-    def __init__(self, settings: ClusterSettings) -> None:
-        mark = secrets.token_hex(8)
-        self._events = EventLog(settings.out)
-        _write_job(self._events, settings)
-        self._guard = processes.Guard(mark)
-        self.supervisor = Supervisor(settings, mark=mark, events=self._events, inherited=dict(os.environ))
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._supervise, name="cluster-supervisor", daemon=True)
-        self._thread.start()
-
-    def close(self, grace_s: float) -> list[int]:
-        """Ends everything; returns the pids that could not be ended."""
-        self._stopping.set()
-        self._thread.join()
-        left = self.supervisor.shutdown(grace_s)
-        self._guard.close()
-        self._events.close()
-        return [pid for pid in left if processes.is_running(pid)]
-
-    def _supervise(self) -> None:
-        while not self._stopping.wait(_TICK_S):
-            try:
-                self.supervisor.tick()
-            except Exception as error:
-                # Whoever waits for the cluster must hear of it: nobody looks at this thread.
-                failure = ClusterError(f"the supervisor failed: {error!r}")
-                failure.__cause__ = error
-                self.supervisor.fail(failure)
-                return
-
-
-def _write_job(events: EventLog, settings: ClusterSettings) -> None:
-    facts = settings.facts
-    events.write(
-        EventKind.JOB_STARTED,
-        job=facts.job,
-        groups=settings.groups,
-        ranks=settings.ranks,
-        rounds=facts.rounds,
-        mode=facts.mode,
-        seed=facts.seed,
-        steps=facts.steps,
-        max_restarts=settings.max_restarts,
-        lighthouse_kind=settings.lighthouse_kind,
-    )
 
 
 def _lighthouse_kind(name: str) -> LighthouseKind:

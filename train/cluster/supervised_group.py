@@ -31,7 +31,8 @@ class SupervisedGroup:
 
     One caller at a time. run: where it stands, moved on by the supervisor. due_s: monotonic clock,
     when to start it again, or while it is leaving, when to stop waiting for its workers.
-    failures: incarnations in a row that ended by themselves without a commit.
+    failures: incarnations in a row that ended by themselves without a commit. down_s: after the end of
+    the present life, seconds until the next; None: as the cluster says.
     """
 
     def __init__(self, number: int, *, child: Child, progress: GroupProgress, events: EventLog) -> None:
@@ -41,6 +42,7 @@ class SupervisedGroup:
         self.run = Run.WAITING
         self.due_s = math.inf
         self.failures = 0
+        self.down_s: float | None = None
         self._events = events
         self._killed = False
         self._paused = False
@@ -68,7 +70,7 @@ class SupervisedGroup:
         self.progress.look()
         self._commits_before = self.progress.commits
         self._killed = self._paused = False
-        self._ended_t = None
+        self._ended_t = self.down_s = None
         self._events.write(EventKind.GROUP_LAUNCHED, group=self.number, launch=self.child.launches + 1)
         self.child.start(command, environment)
         self.run = Run.RUNNING
@@ -121,7 +123,7 @@ class SupervisedGroup:
         """Takes note that a trainer of it has said that it started."""
         self._trainer_up_t = max(self._trainer_up_t, wall_t)
 
-    def ending(self, *, restart: bool, job_over: bool) -> Ending:
+    def ending(self, *, restart: bool, job_over: bool, job_begun: bool) -> Ending:
         """How the incarnation that has just ended did end."""
         exit_code = self.child.exit_code
         assert exit_code is not None
@@ -132,6 +134,7 @@ class SupervisedGroup:
             failures=self.failures,
             restart=restart,
             job_over=job_over,
+            job_begun=job_begun,
         )
 
     def snapshot(self, wall_t: float) -> GroupSnapshot:

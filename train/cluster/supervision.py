@@ -6,6 +6,8 @@ from enum import StrEnum
 from replica.errors import ExitCode
 
 MAX_FAILURES = 5
+# Before the first commit of the job there is nothing to lose: a script that cannot start is told soon.
+MAX_FAILURES_AT_FIRST = 3
 _MAX_DELAY_S = 10.0
 
 
@@ -26,6 +28,7 @@ class Ending:
     exit_code: negative for a signal. killed: by order of the cluster's user. committed: whether this
     incarnation had committed a step. failures: incarnations right before it that ended by themselves
     and had committed nothing. job_over: another group has finished and a newcomer would not be told.
+    job_begun: any group has ever committed a step.
     """
 
     exit_code: int
@@ -34,6 +37,7 @@ class Ending:
     failures: int
     restart: bool
     job_over: bool
+    job_begun: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +60,7 @@ def after_ending(ending: Ending) -> Decision:
     if ending.exit_code == ExitCode.DO_NOT_RESTART:
         return Decision(verdict=Verdict.REFUSED, failures=ending.failures)
     failures = _failures(ending)
-    if failures >= MAX_FAILURES:
+    if failures >= (MAX_FAILURES if ending.job_begun else MAX_FAILURES_AT_FIRST):
         return Decision(verdict=Verdict.FAILING, failures=failures)
     if ending.job_over or not ending.restart:
         return Decision(verdict=Verdict.LEAVE, failures=failures)

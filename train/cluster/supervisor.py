@@ -121,10 +121,10 @@ class Supervisor:
                 groups=tuple(group.snapshot(time.time()) for group in self._groups),
             )
 
-    def tails(self) -> str:
-        """The last lines of the logs of the Lighthouse and of every group that has not finished."""
+    def tails(self, *, all_groups: bool = False) -> str:
+        """The last lines of the logs of the Lighthouse and of all groups, or those not finished."""
         with self._lock:
-            children = [group.child for group in self._groups if group.run is not Run.FINISHED]
+            children = [group.child for group in self._groups if all_groups or group.run is not Run.FINISHED]
             return "\n".join(_tail(child) for child in [self._lighthouse.child, *children])
 
     def launch_groups(self) -> None:
@@ -211,7 +211,8 @@ class Supervisor:
                 return
             group.child.kill()
         group.progress.look()
-        ending = group.ending(restart=self._settings.restart, job_over=self._job_over())
+        begun = any(each.progress.commits for each in self._groups)
+        ending = group.ending(restart=self._settings.restart, job_over=self._job_over(), job_begun=begun)
         self._carry_out(group, after_ending(ending))
 
     def _carry_out(self, group: SupervisedGroup, decision: Decision) -> None:
@@ -223,14 +224,15 @@ class Supervisor:
                 group.run = Run.DOWN
             case Verdict.RESTART:
                 group.run = Run.WAITING
-                group.due_s = time.monotonic() + self._settings.restart_delay_s + decision.backoff_s
+                down_s = self._settings.restart_delay_s if group.down_s is None else group.down_s
+                group.due_s = time.monotonic() + down_s + decision.backoff_s
             case Verdict.REFUSED:
                 said = group.child.last_sentence()
                 raise refusal(f"group {group.number} cannot run: {said}")
             case Verdict.FAILING:
                 raise ClusterError(
-                    f"group {group.number} ended {decision.failures} times in a row without a commit, "
-                    f"last with exit code {group.child.exit_code}.\n{_tail(group.child)}"
+                    f"group {group.number} ended {decision.failures} times in a row without a commit: "
+                    f"{group.child.last_sentence()}\n{_tail(group.child)}"
                 )
 
 
@@ -243,4 +245,4 @@ def _terminate(children: list[Child], grace_s: float) -> None:
 
 
 def _tail(child: Child) -> str:
-    return f"--- the end of {child.log}\n{child.tail()}"
+    return f"--- the end of {child.log}\n{child.tail() or '(nothing was written)'}"

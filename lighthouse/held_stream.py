@@ -1,0 +1,145 @@
+"""The server's end of a rank's stream: takes in what the rank says, hands on what it is told.
+
+Everything runs on the event loop's thread.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from lighthouse.coordinator import Stream
+from lighthouse.model import Hello, Notice, Phase, Refusal, is_job_name, parse_replica_id
+from lighthouse.refusals import SENTENCE, STATUS
+from lighthouse.wire import decode
+from protos import lighthouse_pb2 as pb
+
+HELLO_TIMEOUT_S = 10.0
+MAX_RANKS = 65_536
+_MAX_TEXT_CHARS = 1024
+
+Request = pb.AttachRequest | pb.WatchRequest
+
+
+class StreamError(Exception):
+    """A stream must end with this status and sentence."""
+
+    def __init__(self, code: grpc.StatusCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+async def read_hello(context: Any, kind: type[Request]) -> Hello:
+    """Who opens this stream. Raises StreamError if that is not said properly and in time."""
+    try:
+        first = await asyncio.wait_for(context.read(), HELLO_TIMEOUT_S)
+    except TimeoutError:
+        first = grpc.aio.EOF
+    try:
+        request = kind() if first is grpc.aio.EOF else decode(kind, first)
+        if request.WhichOneof("event") != "hello":
+            raise ValueError("malformed stream: the first message must be a Hello")
+        hello = hello_of(request.hello)
+        if (hello.group_rank == 0) != (kind is pb.AttachRequest):
+            raise ValueError("malformed Hello: rank 0 of a group attaches, every other rank watches")
+        return hello
+    except ValueError as error:
+        raise StreamError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
+
+
+def hello_of(message: pb.Hello) -> Hello:
+    """Who it is. Raises ValueError with one sentence if the parts do not fit together."""
+    id = parse_replica_id(message.replica_id)
+    if not is_job_name(message.job) or (id.job, id.key) != (message.job, message.group):
+        raise ValueError("malformed Hello: replica_id must be JOB/GROUP:UUID with the same job and group")
+    if max(len(message.fingerprint), len(message.platform)) > _MAX_TEXT_CHARS:
+        raise ValueError(f"malformed Hello: fingerprint or platform has over {_MAX_TEXT_CHARS} characters")
+    if message.group_rank >= (message.group_world_size or MAX_RANKS):
+        raise ValueError("malformed Hello: group_rank must be below group_world_size")
+    return Hello(
+        job=message.job,
+        group=message.group,
+        replica_id=message.replica_id,
+        group_world_size=message.group_world_size,
+        fingerprint=message.fingerprint,
+        platform=message.platform,
+        step=message.step,
+        group_rank=message.group_rank,
+    )
+
+
+async def hold(
+    stream: Stream, context: Any, kind: type[Request], wrap: Callable[[pb.Notice], object]
+) -> None:
+    """Read and write until the group leaves, breaks, or is sent away. Raises StreamError.
+
+    `wrap` makes a response of a notice.
+    """
+    listening = asyncio.ensure_future(_listen(stream, context, kind))
+    telling = asyncio.ensure_future(_tell(stream, context, wrap))
+    try:
+        done, _ = await asyncio.wait((listening, telling), return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in (listening, telling):
+            task.cancel()
+        for task in (listening, telling):
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _listen(stream: Stream, context: Any, kind: type[Request]) -> None:
+    while (data := await context.read()) is not grpc.aio.EOF:
+        try:
+            if _is_last(stream, decode(kind, data)):
+                return
+        except ValueError as error:
+            raise StreamError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
+
+
+async def _tell(stream: Stream, context: Any, wrap: Callable[[pb.Notice], object]) -> None:
+    while True:
+        match await stream.outbox.take():
+            case Refusal() as refusal:
+                raise StreamError(STATUS[refusal], SENTENCE[refusal])
+            case Notice() as notice:
+                await context.write(wrap(_notice_message(notice)))
+
+
+def _is_last(stream: Stream, request: Request) -> bool:
+    """Act on one message; whether it was the last. Raises ValueError or StreamError."""
+    match request.WhichOneof("event"):
+        case "pulse":
+            stream.pulse()
+        case "hello":
+            raise ValueError("malformed stream: a second Hello")
+        case word if isinstance(request, pb.AttachRequest):
+            return _is_last_word(stream, request, word)
+    return False
+
+
+def _is_last_word(stream: Stream, request: pb.AttachRequest, word: str | None) -> bool:
+    match word:
+        case "progress":
+            stream.progress(request.progress.step, _phase_of(request.progress.phase))
+        case "abandoned":
+            stream.abandon(request.abandoned.quorum_id, request.abandoned.cause[:_MAX_TEXT_CHARS])
+        case "goodbye":
+            if not stream.goodbye(finished=request.goodbye.finished, step=request.goodbye.step):
+                sentence = "the end of the job could not be written down"
+                raise StreamError(grpc.StatusCode.UNAVAILABLE, sentence)
+            return True
+    return False
+
+
+def _notice_message(notice: Notice) -> pb.Notice:
+    kind = pb.NoticeKind.Name(notice.kind)
+    return pb.Notice(kind=kind, quorum_id=notice.quorum_id, cause=notice.cause)
+
+
+def _phase_of(number: int) -> Phase:
+    """A phase that this version does not know counts as unspecified."""
+    return Phase(number) if number in Phase.__members__.values() else Phase.UNSPECIFIED

@@ -1,0 +1,194 @@
+"""How an attempt begins: a quorum, newer state if there is some, and the agreement of the ranks.
+
+Every rank walks the same way, whatever failed before: quorum, agreement, vote.
+"""
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lighthouse.client import Phase
+from replica.attempt import Attempt
+from replica.averaging import ReduceFailed
+from replica.bridge.manager import Start
+from replica.ledger import EventKind, Outcome, Reason
+from replica.recorder import Stopwatch
+from replica.rounds import Plan, deal
+from replica.step import Ballot, agree
+from replica.streams import StartCheck, act_on
+
+if TYPE_CHECKING:
+    from replica.group import ReplicaGroup
+
+STEP_STAMP = "headway.step"
+
+
+class Turn(Enum):
+    """What follows a quorum that gives no attempt to walk."""
+
+    AGAIN = "again"
+    LEAVE = "leave"
+
+
+class Opening:
+    """Begins the attempts of one group, one after the other. Belongs to the training thread."""
+
+    def __init__(self, group: "ReplicaGroup") -> None:
+        self._group = group
+        self._first = True
+        self._members: tuple[int, ...] = ()
+
+    def next_turn(self) -> Attempt | Turn:
+        """One quorum: an attempt to walk, or what to do instead. Blocks until there is one."""
+        group = self._group
+        if self._must_leave():
+            return Turn.LEAVE
+        watch = Stopwatch.start()
+        group.stream.progress(group.step, Phase.QUORUM)
+        with watch.time("quorum"):
+            start = group.bridge.begin()
+        if start.received is not None:
+            watch.heal, watch.quorum = start.received.seconds, watch.quorum - start.received.seconds
+        self._note_quorum(start)
+        step = max((peer.step for peer in start.peers), default=group.step) if start.changed else group.step
+        plan = self._plan(start, step)
+        problem = start.error or self._misfit(start, step)
+        if not self._agree(start, plan, step, problem):
+            self._sit_out(start, plan, watch, problem)
+            return Turn.AGAIN
+        return self._enter(start, plan, watch)
+
+    def _enter(self, start: Start, plan: Plan, watch: Stopwatch) -> Attempt | Turn:
+        group = self._group
+        if start.stash is not None:
+            self._adopt(start, plan.step)
+        if group.step >= group.config.steps:
+            self._wait_for_the_last()
+            return Turn.LEAVE
+        if self._first and self._finished_without_us(start):
+            return Turn.LEAVE
+        self._first = False
+        group.stream.progress(group.step, Phase.COMPUTE)
+        return Attempt(group, start, plan, watch)
+
+    def _must_leave(self) -> bool:
+        """Whether any rank of the group was asked to leave; all of them do so at the same boundary."""
+        group = self._group
+        group.notices.raise_if_ended()
+        rows = group.ranks.share([int(group.notices.draining)])
+        return any(row[0] for row in rows)
+
+    def _finished_without_us(self, start: Start) -> bool:
+        """Whether the job ended while this group was starting; raises where its state is gone."""
+        group = self._group
+        check = group.stream.first_quorum(healed=start.healed_from is not None)
+        decided = max(row[0] for row in group.ranks.share([check]))
+        return act_on(StartCheck(decided), group.config.job)
+
+    def _plan(self, start: Start, step: int) -> Plan:
+        members = [peer.group for peer in start.peers if not start.changed or peer.step == step]
+        return deal(
+            step=step,
+            quorum_id=start.quorum_id,
+            rounds=self._group.rounds,
+            up_to_date=members or [self._group.config.group],
+        )
+
+    def _agree(self, start: Start, plan: Plan, step: int, problem: str | None) -> bool:
+        """Whether every rank of the group can take part in the same attempt at the same step."""
+        group = self._group
+        if problem is not None:
+            group.warn(f"step {group.step}: cannot take part in quorum {start.quorum_id}: {problem}")
+        holds = step if start.stash is not None else group.step
+        ballot = Ballot(
+            ready=problem is None and holds == step,
+            quorum_id=start.quorum_id,
+            step=holds,
+            plan=plan.fingerprint,
+        )
+        return agree(group.ranks.share(ballot.values()))
+
+    def _misfit(self, start: Start, step: int) -> str | None:
+        if start.stash is None:
+            return None
+        if not isinstance(start.stash, dict):
+            return f"the donor sent a {type(start.stash).__name__} instead of a state"
+        stamp: Any = start.stash.pop(STEP_STAMP, None)
+        if not isinstance(stamp, torch.Tensor) or stamp.numel() != 1 or int(stamp) != step:
+            return f"the donor sent a state that is not stamped as that of step {step}"
+        return self._group.state.misfit(start.stash)
+
+    def _adopt(self, start: Start, step: int) -> None:
+        """Take over the fetched state: weights and step number move together, on all ranks."""
+        group = self._group
+        assert start.stash is not None
+        assert start.received is not None
+        size = sum(tensor.numel() * tensor.element_size() for tensor in start.stash.values())
+        group.adopt(start.stash, step)
+        digest = group.state.digest(group.world_size) if group.config.digest_every else ""
+        group.record.event(
+            EventKind.HEAL,
+            digest=digest or None,
+            healed_from=start.healed_from,
+            step=step,
+            quorum_id=start.quorum_id,
+            bytes=size,
+            seconds=start.received.seconds,
+        )
+
+    def _sit_out(self, start: Start, plan: Plan, watch: Stopwatch, problem: str | None) -> None:
+        """Walk an attempt that this group cannot take part in, so that it does not hold up others.
+
+        A joiner whose heal failed adds zeros: the others' sum lacks nothing. A group that rounds
+        are dealt to, or whose process group did not come up, declares the attempt over instead;
+        without a Lighthouse that can tell the others, zeros are the best that it can do.
+        """
+        group = self._group
+        joining = plan.step > group.step
+        reason = _reason(start, joining=joining)
+        cause = problem or "another rank of the group could not take part"
+        group.bridge.set_step(group.step)
+        if reason is not Reason.HEAL_FAILED:
+            group.stream.abandon(start.quorum_id, cause)
+        if start.configured and (joining or not group.told_of_deaths):
+            group.sum.reduce(group.bridge.process_group.sum_in_place)
+        group.bridge.vote(False)
+        group.sum.reset()
+        if reason is Reason.HEAL_FAILED:
+            group.record.event(EventKind.HEAL_FAILED, reason=cause)
+        group.record.attempt(
+            step=group.step,
+            quorum_id=start.quorum_id,
+            outcome=Outcome.DISCARDED,
+            reason=reason,
+            participants=tuple(sorted(peer.group for peer in start.peers)),
+            seconds=watch.seconds(),
+        )
+        group.attempt_ended(reason)
+
+    def _wait_for_the_last(self) -> None:
+        """At the end, wait for the members of the last quorum: one that is behind heals from us."""
+        # As in a step: gloo ends the processes of all when members bring buffers of different lengths.
+        group = self._group
+        result = group.sum.reduce(group.bridge.process_group.sum_in_place)
+        if isinstance(result, ReduceFailed):
+            group.warn(f"a group left before all had the last step ({result.error})")
+
+    def _note_quorum(self, start: Start) -> None:
+        if not start.changed:
+            return
+        record = self._group.record
+        members = tuple(sorted(peer.group for peer in start.peers))
+        record.group_event(
+            EventKind.QUORUM, step=self._group.step, quorum_id=start.quorum_id, participants=members
+        )
+        if gone := sorted(set(self._members) - set(members)):
+            record.group_event(EventKind.DEATH_SEEN, dead=gone, quorum_id=start.quorum_id)
+        self._members = members
+
+
+def _reason(start: Start, *, joining: bool) -> Reason:
+    if not start.configured:
+        return Reason.CONFIGURE_FAILED
+    return Reason.HEAL_FAILED if joining else Reason.GROUP_DISAGREED

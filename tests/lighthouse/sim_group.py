@@ -1,0 +1,382 @@
+"""A simulated replica group: a launcher that restarts it, and its processes, which step in attempts."""
+
+from dataclasses import dataclass, field
+
+from sim_server import SimServer, is_end
+from sim_world import Link, World
+
+from lighthouse.model import Hello, Member, Notice, NoticeKind, Phase, Quorum, Refusal, parse_replica_id
+from lighthouse.quorum import Reason
+
+RANKS = (0, 1)
+BEAT_S = 0.5
+PULSE_S = 0.6
+ASK_TIMEOUT_S = 4.0
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One try at a step: it commits when all its members have come to the reduce."""
+
+    quorum: Quorum
+    reached: set[str] = field(default_factory=set)
+
+    def is_complete(self) -> bool:
+        return {member.id.text for member in self.quorum.members} <= self.reached
+
+
+class Launcher:
+    """Starts the group anew whenever it has ended."""
+
+    def __init__(self, world: World, server: SimServer, number: int, attempts: dict[int, Attempt]) -> None:
+        self.world = world
+        self.server = server
+        self.number = number
+        self.attempts = attempts
+        self.incarnation = 0
+        self.group: SimGroup | None = None
+        self.siblings: list[Launcher] = []
+
+    def start(self) -> None:
+        if self.group is not None and self.group.alive:
+            return
+        self.incarnation += 1
+        self.group = SimGroup(self)
+        # When all that could go on have died, the job comes back from a save as new as its record.
+        if not any(other.may_go_on() for other in self.siblings):
+            self.group.step = max(self.server.judge.highest_step, self.server.disk.max_step)
+        self.group.connect()
+
+    def may_go_on(self) -> bool:
+        """Whether its group was in the last quorum, or holds a state that is as new."""
+        group, judge = self.group, self.server.judge
+        if group is None or not group.alive or not judge.quorums:
+            return False
+        in_last = group.id in [member.id for member in judge.quorums[-1].members]
+        return in_last or group.step >= judge.highest_step > 0
+
+    def restart_later(self) -> None:
+        self.world.after(self.world.random.uniform(0.3, 2.0), self.start)
+
+
+class SimGroup:
+    """One incarnation. What it sends goes up its link; what it is told comes down."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.launcher = launcher
+        self.world = launcher.world
+        self.server = launcher.server
+        self.id = parse_replica_id(f"job/{launcher.number}:{launcher.incarnation}")
+        self.alive = True
+        self.frozen_until_s = 0.0
+        self.frozen_rank: int | None = None
+        self.step = 0
+        self.failures = 0
+        self.link: Link | None = None
+        self.call: int | None = None
+        self.asked_at = 0
+        self.attempt: Attempt | None = None
+        self.heard_over: set[int] = set()
+        self.abandoned: list[int] = []
+        self.phase: Phase | None = None
+        self.draining = False
+        self._numbers = 0
+        self.world.after(0.1, self._beat)
+        self.world.after(0.1, self._pulse)
+
+    # Its connection.
+
+    def connect(self) -> None:
+        if not self.alive or self.link is not None:
+            return
+        if self._is_frozen() or not self.server.up:
+            self.world.after(self.world.random.uniform(0.1, 0.4), self.connect)
+            return
+        streams: dict[int, int] = {}
+        calls: set[int] = set()
+        link = Link(self.world, lambda: self._server_lost(streams, calls), self._client_lost)
+        link.streams, link.calls = streams, calls  # type: ignore[attr-defined]
+        self.link = link
+        self.server.links.append(link)
+        for rank in RANKS:
+            self._open(link, rank)
+        if self.phase is not None:
+            self._tell(self.phase)
+        for quorum_id in self.abandoned[-3:]:
+            self._say_abandoned(quorum_id)
+        if self.attempt is None:
+            self.world.after(0.05, self.ask)
+
+    def _open(self, link: Link, rank: int) -> None:
+        number = self._number()
+        hello = Hello(
+            job="job",
+            group=self.launcher.number,
+            replica_id=self.id.text,
+            group_world_size=len(RANKS),
+            step=self.step,
+            group_rank=rank,
+        )
+
+        def arrive() -> None:
+            link.streams[rank] = number  # type: ignore[attr-defined]
+            self.server.told[number] = lambda told: link.send(lambda: self._hear(rank, told), up=False)
+            outcome, effects = self.server.machine.attach(self.id, hello, number, self.server.now_s())
+            self.server.carry_out(effects)
+            if isinstance(outcome, Refusal):
+                self.server.told.pop(number, None)
+                link.send(lambda: self._hear(rank, outcome), up=False)
+            else:
+                self._up(lambda: self._said_pulse(link, rank))
+
+        self._up(arrive)
+
+    def _up(self, act) -> None:  # type: ignore[no-untyped-def]
+        if self.link is not None:
+            self.link.send(lambda: self.server.receive(act), up=True)
+
+    def _server_lost(self, streams: dict[int, int], calls: set[int]) -> None:
+        """The server notices that the connection is gone."""
+
+        def notice() -> None:
+            machine, now_s = self.server.machine, self.server.now_s
+            for number in list(streams.values()):
+                self.server.told.pop(number, None)
+                self.server.carry_out(machine.detach(self.id, number, now_s()))
+            for call in list(calls):
+                if self.server.told.pop(call, None) is not None:
+                    self.server.carry_out(machine.withdraw(self.id, call, now_s()))
+
+        self.server.receive(notice)
+
+    def _client_lost(self) -> None:
+        self.link, self.call = None, None
+        self.world.after(self.world.random.uniform(0.05, 0.3), self.connect)
+
+    # What it says.
+
+    def _beat(self) -> None:
+        if not self.alive:
+            return
+        if not self._is_frozen() and self.link is not None and not self.link.up_cut:
+            self._send_beat(self.world.delay_s())
+            if self.world.chance(0.05):
+                self._send_beat(self.world.random.uniform(0.1, 2.0))
+        self.world.after(BEAT_S, self._beat)
+
+    def _send_beat(self, delay_s: float) -> None:
+        """A heartbeat is a call of its own: it may come late, twice, or after its sender's death."""
+
+        def arrive() -> None:
+            _, effects = self.server.machine.beat(self.id, self.server.now_s())
+            self.server.carry_out(effects)
+
+        self.world.after(delay_s, lambda: self.server.receive(arrive))
+
+    def _pulse(self) -> None:
+        if not self.alive:
+            return
+        if not self._is_frozen() and self.link is not None:
+            link = self.link
+            for rank in RANKS:
+                if rank != self.frozen_rank:
+                    self._up(lambda rank=rank: self._said_pulse(link, rank))
+        self.world.after(PULSE_S, self._pulse)
+
+    def _said_pulse(self, link: Link, rank: int) -> None:
+        number = link.streams.get(rank)  # type: ignore[attr-defined]
+        if number is not None:
+            self.server.carry_out(self.server.machine.pulse(self.id, number, self.server.now_s()))
+
+    def _tell(self, phase: Phase) -> None:
+        step, link = self.step, self.link
+        self.phase = phase
+
+        def arrive() -> None:
+            number = link.streams.get(0)  # type: ignore[union-attr]
+            if number is not None:
+                now_s = self.server.now_s()
+                self.server.carry_out(self.server.machine.progress(self.id, number, step, phase, now_s))
+
+        self._up(arrive)
+
+    def ask(self) -> None:
+        if not self.alive or self.link is None or self.call is not None or self.attempt is not None:
+            return
+        if self._is_frozen():
+            self.world.after(self.frozen_until_s - self.world.now_s + 0.01, self.ask)
+            return
+        self._tell(Phase.QUORUM)
+        call, link = self._number(), self.link
+        self.call = call
+        member = Member(id=self.id, step=self.step, commit_failures=self.failures)
+
+        def arrive() -> None:
+            link.calls.add(call)  # type: ignore[attr-defined]
+            self.server.told[call] = lambda told: link.send(lambda: self._answered(call, told), up=False)
+            self.server.carry_out(self.server.machine.ask(member, call, self.server.now_s()))
+
+        self._up(arrive)
+        self.world.after(ASK_TIMEOUT_S, lambda: self._time_out(call))
+
+    def _time_out(self, call: int) -> None:
+        """The caller loses patience and asks again."""
+        if self.call != call or not self.alive:
+            return
+        self.call = None
+        if self.server.machine.waiting(self.server.now_s()).reason is Reason.BELOW_RECORD:
+            self.die()  # all that had the newest state have died: it comes back from a save
+            return
+
+        def arrive() -> None:
+            if self.server.told.pop(call, None) is not None:
+                self.server.carry_out(self.server.machine.withdraw(self.id, call, self.server.now_s()))
+
+        self._up(arrive)
+        self.ask()
+
+    def abandon(self) -> None:
+        """A private error: it gives the attempt up and asks again."""
+        if self.attempt is None or self._is_frozen():
+            return
+        quorum_id = self.attempt.quorum.quorum_id
+        self.abandoned.append(quorum_id)
+        self._say_abandoned(quorum_id)
+        self._give_up()
+
+    def _say_abandoned(self, quorum_id: int) -> None:
+        link = self.link
+
+        def arrive() -> None:
+            number = link.streams.get(0)  # type: ignore[union-attr]
+            if number is not None:
+                now_s = self.server.now_s()
+                effects = self.server.machine.abandon(self.id, number, quorum_id, "private", now_s)
+                self.server.carry_out(effects)
+
+        self._up(arrive)
+
+    def leave(self) -> None:
+        """A planned leave, at the end of a step."""
+        link = self.link
+
+        def arrive() -> None:
+            number = link.streams.get(0)  # type: ignore[union-attr]
+            if number is not None:
+                now_s = self.server.now_s()
+                effects = self.server.machine.goodbye(
+                    self.id, number, finished=False, step=self.step, now_s=now_s
+                )
+                self.server.carry_out(effects)
+
+        self._up(arrive)
+        self.world.after(0.7, self.die)
+
+    # What it is told.
+
+    def _hear(self, rank: int, told: Quorum | Notice | Refusal) -> None:
+        if not self.alive:
+            return
+        if self._is_frozen():
+            delay_s = self.frozen_until_s - self.world.now_s + 0.01
+            self.world.after(delay_s, lambda: self._hear(rank, told))
+        elif is_end(told):
+            self.server.judge.out.add(self.id.text)
+            self.die()
+        elif isinstance(told, Notice) and told.kind is NoticeKind.ATTEMPT_OVER:
+            attempt = self.attempt
+            if attempt is not None and told.quorum_id >= attempt.quorum.quorum_id:
+                self.heard_over.add(rank)
+                if self.heard_over >= set(RANKS):
+                    self._give_up()
+        elif isinstance(told, Notice) and told.kind is NoticeKind.DRAIN:
+            self.draining = True
+
+    def _answered(self, call: int, told: Quorum | Notice | Refusal) -> None:
+        if not self.alive:
+            return
+        if self._is_frozen():
+            delay_s = self.frozen_until_s - self.world.now_s + 0.01
+            self.world.after(delay_s, lambda: self._answered(call, told))
+            return
+        if is_end(told):
+            self.die()
+            return
+        if self.call != call:
+            return
+        self.call = None
+        if not isinstance(told, Quorum):
+            self.world.after(0.2, self.ask)
+            return
+        attempt = self.launcher.attempts.get(id(told)) or Attempt(quorum=told)
+        self.launcher.attempts[id(told)] = attempt
+        self.attempt, self.heard_over = attempt, set()
+        phase = Phase.COMPUTE if self.step == told.max_step else Phase.HEAL
+        self.step = told.max_step
+        self._tell(phase)
+        self.world.after(self.world.random.uniform(0.2, 0.4), lambda: self._reach(attempt))
+
+    # Its step.
+
+    def _reach(self, attempt: Attempt) -> None:
+        """It has computed, and waits in the reduce for the others."""
+        if not self.alive or self.attempt is not attempt:
+            return
+        if self._is_frozen():
+            self.world.after(self.frozen_until_s - self.world.now_s + 0.01, lambda: self._reach(attempt))
+            return
+        self._tell(Phase.REDUCE)
+        attempt.reached.add(self.id.text)
+        if attempt.is_complete():
+            for launcher in self.launcher.siblings:
+                group = launcher.group
+                if group is not None and group.attempt is attempt:
+                    self.world.after(self.world.random.uniform(0.0, 0.05), lambda g=group: g._vote(attempt))
+
+    def _vote(self, attempt: Attempt) -> None:
+        if not self.alive or self.attempt is not attempt:
+            return
+        if self._is_frozen():
+            self.world.after(self.frozen_until_s - self.world.now_s + 0.01, lambda: self._vote(attempt))
+            return
+        if self.world.chance(0.02):
+            self._give_up()
+            return
+        self.attempt = None
+        self.step, self.failures = attempt.quorum.max_step + 1, 0
+        if self.draining:
+            self.leave()
+        else:
+            self.ask()
+
+    def _give_up(self) -> None:
+        self.attempt = None
+        self.failures += 1
+        self.ask()
+
+    # What happens to it.
+
+    def die(self, *, seen_after_s: float = 0.02) -> None:
+        """SIGKILL. `seen_after_s`: when the server sees its sockets closed."""
+        if not self.alive:
+            return
+        self.alive = False
+        link, self.link = self.link, None
+        if link is not None:
+            link.broken.add("client")
+            self.world.after(seen_after_s, lambda: link.break_end("server"))
+        self.launcher.restart_later()
+
+    def freeze(self, duration_s: float) -> None:
+        self.frozen_until_s = max(self.frozen_until_s, self.world.now_s + duration_s)
+
+    def freeze_one_rank(self) -> None:
+        self.frozen_rank = 1
+
+    def _is_frozen(self) -> bool:
+        return self.world.now_s < self.frozen_until_s
+
+    def _number(self) -> int:
+        """A number that no other call or stream has."""
+        self._numbers += 1
+        return (self.launcher.number * 1000 + self.launcher.incarnation) * 100_000 + self._numbers

@@ -1,0 +1,82 @@
+"""Notices: what ends an attempt, what ends this incarnation, and who is woken."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from lighthouse.client import Notice, NoticeKind
+from replica.errors import RestartError, UserError
+from replica.notices import Notices, drain_on_sigterm
+
+
+def heard(*notices: Notice) -> Notices:
+    made = Notices(end_process=False)
+    for notice in notices:
+        made.hear(notice)
+    return made
+
+
+def over(quorum_id: int, cause: str = "group 1 died") -> Notice:
+    return Notice(kind=NoticeKind.ATTEMPT_OVER, quorum_id=quorum_id, cause=cause)
+
+
+def test_an_attempt_is_over_with_its_quorum_and_with_every_later_one() -> None:
+    notices = heard(over(7))
+    assert notices.over(6) == notices.over(7) == "group 1 died"
+    assert notices.over(8) is None
+    assert heard(over(7), over(5, "older")).over(7) == "group 1 died"
+    assert heard().over(0) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [(NoticeKind.EVICTED, RestartError), (NoticeKind.SUPERSEDED, UserError)]
+)
+def test_an_incarnation_that_is_counted_out_ends(kind: NoticeKind, error: type[Exception]) -> None:
+    notices = heard(Notice(kind=kind, cause="rank 1 is frozen"))
+    with pytest.raises(error, match="rank 1 is frozen"):
+        notices.raise_if_ended()
+    assert notices.over(10**9) == "rank 1 is frozen"
+    heard(over(3)).raise_if_ended()
+
+
+def test_a_drain_is_asked_for_by_notice_and_by_signal() -> None:
+    assert not heard(over(3)).draining
+    assert heard(Notice(kind=NoticeKind.DRAIN)).draining
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        notices = heard()
+        drain_on_sigterm(notices)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert notices.draining
+        # The second one is for those who cannot wait.
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_whoever_waits_is_woken() -> None:
+    notices, event = heard(), threading.Event()
+    with notices.waking(event):
+        notices.hear(over(1))
+        assert event.is_set()
+    event.clear()
+    notices.hear(over(2))
+    assert not event.is_set()
+
+
+def test_a_stuck_process_is_ended_with_the_exit_code_of_the_notice(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = """
+import threading
+from lighthouse.client import Notice, NoticeKind
+from replica import notices
+notices.GRACE_S = 0.1
+notices.Notices().hear(Notice(kind=NoticeKind.EVICTED, cause="frozen"))
+threading.Event().wait(60)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 3
