@@ -34,6 +34,10 @@ test: $(READY)
 storm: $(READY)
 	$(BIN)/python -m pytest -m storm -s tests/storm
 
+# Side by side with the peers, in the same run.
+bench: $(READY)
+	for each in tests/bench/bench_*.py; do $(BIN)/python $$each || exit 1; done
+
 proto: $(READY)
 	$(BIN)/python -m protos.generate
 

@@ -255,7 +255,10 @@ class JobMachine:
         slot = self.table.slots.get(group)
         if slot is None or slot.gone in FINAL:
             return False, []
-        return True, self._lookout.evict(slot, cause) + self._book.reconsider(now_s)
+        effects = self._lookout.evict(slot, cause)
+        self._book.amend_lineage()
+        # Written before anybody is told: it must hold after a crash of this server, too.
+        return True, [*self._journal.flush(now_s), *effects, *self._book.reconsider(now_s)]
 
     def drain(self, group: Key) -> tuple[bool, Effects]:
         """Ask a group to leave at the end of its step; whether it is there to be asked."""

@@ -61,9 +61,9 @@ class Slot:
     open streams by rank, `broken` the ranks whose stream broke and was not opened again. `calls`
     are its open requests for a quorum, which `member` describes; `joined_s` is when it began to
     wait, and outlives a request that timed out and is made again. `answered` is what it had asked
-    when it last got a quorum. `moved_s` is when it last made progress, `computed_s` how long its
-    last phases of computing took. `returning`: it was known before this slot was made. `slow` is how many times the median of the others it needs, 0
-    where it is not steadily slower.
+    when it last got a quorum. `returning`: it was known before this slot was made. `moved_s` is
+    when it last made progress, `computed_s` how long its last phases of computing took. `slow` is
+    how many times the median of the others it needs, 0 where it is not steadily slower.
     """
 
     id: ReplicaId

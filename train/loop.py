@@ -38,4 +38,4 @@ def train(config: JobConfig, group: ReplicaGroup, dataset: Dataset) -> None:
             loss = loss_of(model(inputs.to(device)), targets.to(device))
             attempt.backward(loss, inputs)
         attempt.commit()
-    LOG.info("group %s finished at step %s", group.config.group, group.step)
+    LOG.info("group %s ends with the state of step %s", group.config.group, group.step)

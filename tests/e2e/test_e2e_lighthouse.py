@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from train.cluster.errors import ClusterError
 from train.cluster.local_cluster import LocalCluster
 from train.pytest_plugin import StartCluster
 
@@ -78,3 +79,16 @@ def test_a_group_that_comes_after_the_end_is_told_so(local_cluster: StartCluster
     assert max(json.loads(line)["step"] for line in path.read_text().splitlines()) < 29
     assert report["violations"] == []
     assert [event["code"] for event in cluster.events if event["kind"] == "group_exited"][-1] == 0
+
+
+def test_when_every_group_has_died_nobody_starts_from_random_weights(
+    local_cluster: StartCluster, tiny: Path, wait_back: Callable[..., None]
+) -> None:
+    cluster = local_cluster(config=tiny, groups=2, ranks=1, steps=ENDLESS, heartbeat_timeout_s=2.0)
+    wait_back(cluster, 0, 1)
+    cluster.kill(0)
+    cluster.kill(1)
+    last = cluster.step()
+    with pytest.raises(ClusterError, match="every group of job tiny died"):
+        cluster.wait_step(last + 1000)
+    assert cluster.step() == last

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from sim_server import SimServer, is_end
-from sim_world import Link, World
+from sim_world import Act, Link, World
 
 from lighthouse.model import Hello, Member, Notice, NoticeKind, Phase, Quorum, Refusal, parse_replica_id
 from lighthouse.quorum import Reason
@@ -19,6 +19,7 @@ class Attempt:
     """One try at a step: it commits when all its members have come to the reduce."""
 
     quorum: Quorum
+    groups: list["SimGroup"] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)
 
     def is_complete(self) -> bool:
@@ -37,8 +38,8 @@ class Launcher:
         self.group: SimGroup | None = None
         self.siblings: list[Launcher] = []
 
-    def start(self) -> None:
-        if self.group is not None and self.group.alive:
+    def start(self, *, although_alive: bool = False) -> None:
+        if self.group is not None and self.group.alive and not although_alive:
             return
         self.incarnation += 1
         self.group = SimGroup(self)
@@ -66,9 +67,11 @@ class SimGroup:
         self.launcher = launcher
         self.world = launcher.world
         self.server = launcher.server
+        self.incarnation = launcher.incarnation
         self.id = parse_replica_id(f"job/{launcher.number}:{launcher.incarnation}")
         self.alive = True
         self.frozen_until_s = 0.0
+        self.hung_until_s = 0.0
         self.frozen_rank: int | None = None
         self.step = 0
         self.failures = 0
@@ -203,8 +206,7 @@ class SimGroup:
     def ask(self) -> None:
         if not self.alive or self.link is None or self.call is not None or self.attempt is not None:
             return
-        if self._is_frozen():
-            self.world.after(self.frozen_until_s - self.world.now_s + 0.01, self.ask)
+        if self._is_put_off(self.ask):
             return
         self._tell(Phase.QUORUM)
         call, link = self._number(), self.link
@@ -237,7 +239,7 @@ class SimGroup:
 
     def abandon(self) -> None:
         """A private error: it gives the attempt up and asks again."""
-        if self.attempt is None or self._is_frozen():
+        if self.attempt is None or self._is_put_off(lambda: None):
             return
         quorum_id = self.attempt.quorum.quorum_id
         self.abandoned.append(quorum_id)
@@ -277,11 +279,11 @@ class SimGroup:
     def _hear(self, rank: int, told: Quorum | Notice | Refusal) -> None:
         if not self.alive:
             return
-        if self._is_frozen():
-            delay_s = self.frozen_until_s - self.world.now_s + 0.01
-            self.world.after(delay_s, lambda: self._hear(rank, told))
-        elif is_end(told):
-            self.server.judge.out.add(self.id.text)
+        if self._is_put_off(lambda: self._hear(rank, told)):
+            return
+        if is_end(told):
+            if isinstance(told, Notice) and told.kind is NoticeKind.EVICTED and self.server.with_disk:
+                self.server.judge.out.add(self.id.text)
             self.die()
         elif isinstance(told, Notice) and told.kind is NoticeKind.ATTEMPT_OVER:
             attempt = self.attempt
@@ -295,9 +297,7 @@ class SimGroup:
     def _answered(self, call: int, told: Quorum | Notice | Refusal) -> None:
         if not self.alive:
             return
-        if self._is_frozen():
-            delay_s = self.frozen_until_s - self.world.now_s + 0.01
-            self.world.after(delay_s, lambda: self._answered(call, told))
+        if self._is_put_off(lambda: self._answered(call, told)):
             return
         if is_end(told):
             self.die()
@@ -311,6 +311,7 @@ class SimGroup:
         attempt = self.launcher.attempts.get(id(told)) or Attempt(quorum=told)
         self.launcher.attempts[id(told)] = attempt
         self.attempt, self.heard_over = attempt, set()
+        attempt.groups.append(self)
         phase = Phase.COMPUTE if self.step == told.max_step else Phase.HEAL
         self.step = told.max_step
         self._tell(phase)
@@ -322,22 +323,19 @@ class SimGroup:
         """It has computed, and waits in the reduce for the others."""
         if not self.alive or self.attempt is not attempt:
             return
-        if self._is_frozen():
-            self.world.after(self.frozen_until_s - self.world.now_s + 0.01, lambda: self._reach(attempt))
+        if self._is_put_off(lambda: self._reach(attempt)):
             return
         self._tell(Phase.REDUCE)
         attempt.reached.add(self.id.text)
         if attempt.is_complete():
-            for launcher in self.launcher.siblings:
-                group = launcher.group
-                if group is not None and group.attempt is attempt:
+            for group in attempt.groups:
+                if group.attempt is attempt:
                     self.world.after(self.world.random.uniform(0.0, 0.05), lambda g=group: g._vote(attempt))
 
     def _vote(self, attempt: Attempt) -> None:
         if not self.alive or self.attempt is not attempt:
             return
-        if self._is_frozen():
-            self.world.after(self.frozen_until_s - self.world.now_s + 0.01, lambda: self._vote(attempt))
+        if self._is_put_off(lambda: self._vote(attempt)):
             return
         if self.world.chance(0.02):
             self._give_up()
@@ -365,7 +363,12 @@ class SimGroup:
         if link is not None:
             link.broken.add("client")
             self.world.after(seen_after_s, lambda: link.break_end("server"))
-        self.launcher.restart_later()
+        if self.launcher.group is self:
+            self.launcher.restart_later()
+
+    def hang(self, duration_s: float) -> None:
+        """Its threads that beat and pulse go on, the one that trains does not."""
+        self.hung_until_s = max(self.hung_until_s, self.world.now_s + duration_s)
 
     def freeze(self, duration_s: float) -> None:
         self.frozen_until_s = max(self.frozen_until_s, self.world.now_s + duration_s)
@@ -376,7 +379,15 @@ class SimGroup:
     def _is_frozen(self) -> bool:
         return self.world.now_s < self.frozen_until_s
 
+    def _is_put_off(self, act: Act) -> bool:
+        """Whether it can do nothing now; it then does this when it can."""
+        wakes_s = max(self.frozen_until_s, self.hung_until_s)
+        if self.world.now_s >= wakes_s:
+            return False
+        self.world.after(wakes_s - self.world.now_s + 0.01, act)
+        return True
+
     def _number(self) -> int:
         """A number that no other call or stream has."""
         self._numbers += 1
-        return (self.launcher.number * 1000 + self.launcher.incarnation) * 100_000 + self._numbers
+        return (self.launcher.number * 1000 + self.incarnation) * 100_000 + self._numbers

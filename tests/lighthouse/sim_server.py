@@ -8,7 +8,7 @@ from sim_world import Link, World
 from lighthouse import quorum_book
 from lighthouse.effects import Answer, CloseStream, Effect, Persist, Refuse, Tell
 from lighthouse.machine import JobMachine
-from lighthouse.model import JobRecord, Notice, NoticeKind, Quorum, Refusal
+from lighthouse.model import JobRecord, Key, Notice, NoticeKind, Quorum, Refusal
 from lighthouse.quorum import Decision, Ready, Rules, Situation
 from lighthouse.table import Limits
 
@@ -160,18 +160,22 @@ class Judge:
         self.out: set[str] = set()
         self.situation: Situation | None = None
         self.highest_step = 0
+        self.holders: dict[Key, str] = {}
+        self.replaced: set[str] = set()
         self._is_first = True
 
     def server_started(self) -> None:
         self._is_first = True
         if not self._server.with_disk:
             self.highest_step = 0
+            self.holders.clear()
+            self.replaced.clear()
 
     def issued(self, quorum: Quorum) -> None:
         names = [member.id.text for member in quorum.members]
         assert len(names) >= max(1, self._server.rules.min_replicas), "never below the minimum"
         assert names == sorted(set(names))
-        assert not self.out & set(names), "who was counted out or replaced is in no quorum"
+        assert not self.out & set(names), "who was counted out is in no quorum"
         assert self._server.disk.quorum_id == quorum.quorum_id, "on disk before anybody is told"
         assert self._server.disk.members == tuple(names)
         self._check_id(quorum)
@@ -180,7 +184,17 @@ class Judge:
         self.quorums.append(quorum)
         self.highest_step = max(self.highest_step, quorum.max_step)
         self._is_first = False
+        self._check_incarnations(quorum)
         self._check_bounds()
+
+    def _check_incarnations(self, quorum: Quorum) -> None:
+        """Who was replaced in a quorum never comes back, not even after a restart of the server."""
+        for member in quorum.members:
+            name, holder = member.id.text, self.holders.get(member.id.key)
+            assert name not in self.replaced, "an old incarnation is back"
+            if holder is not None and holder != name:
+                self.replaced.add(holder)
+            self.holders[member.id.key] = name
 
     def _check_id(self, quorum: Quorum) -> None:
         if not self.quorums:

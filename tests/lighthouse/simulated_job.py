@@ -77,6 +77,7 @@ class SimulatedJob:
         random = self.world.random
         faults = (self._kill, self._kill, self._kill_rank, self._vanish, self._freeze, self._freeze_rank)
         faults += (self._part, self._part, self._abandon, self._abandon, self._drain, self._evict)
+        faults += (self._hang, self._replace_frozen)
         faults += (self._crash_server, self._pause_server, self._fill_disk, self._cut_streams)
         fault = random.choice(faults)
         self.faults[fault.__name__] += 1
@@ -125,6 +126,19 @@ class SimulatedJob:
         group = self._victim().group
         if group is not None:
             group.freeze_one_rank()
+
+    def _hang(self) -> None:
+        """Some groups stop training, although they beat and pulse."""
+        for launcher in self.launchers:
+            if launcher.group is not None and self.world.chance(0.6):
+                launcher.group.hang(7.0)
+
+    def _replace_frozen(self) -> None:
+        """A group is frozen for long, taken for dead, and started anew; then it wakes up."""
+        launcher = self._victim()
+        if launcher.group is not None and launcher.group.alive:
+            launcher.group.freeze(self.world.random.choice((1.0, 4.0)))
+            self.world.after(0.6, lambda: launcher.start(although_alive=True))
 
     def _part(self) -> None:
         """A partition, in one direction or both."""
