@@ -20,7 +20,8 @@ from replica.averaging import GradientSum
 from replica.bridge.manager import ManagerBridge
 from replica.bridge.transport import Sent
 from replica.config import GroupConfig, settings_from_environment
-from replica.errors import RestartError, UserError
+from replica.errors import UserError
+from replica.failures import Failures
 from replica.ledger import EventKind, Reason, new_incarnation
 from replica.mesh import Ranks
 from replica.notices import Notices, drain_on_sigterm
@@ -33,7 +34,6 @@ from replica.updater import Updater
 from replica.watchdog import die_with_parent
 
 LOG = logging.getLogger("headway")
-MAX_FAILED_HEALS = 5
 
 
 class ReplicaGroup:
@@ -64,8 +64,7 @@ class ReplicaGroup:
         self.stream = LighthouseStream(config, self.rank, self.notices)
         self.told_of_deaths = False
         self._step = 0
-        self._failed_heals = 0
-        self._non_finite_steps = 0
+        self.failures = Failures(max_non_finite=config.max_nonfinite_steps)
         self._model: nn.Module | None = None
 
     @classmethod
@@ -224,23 +223,12 @@ class ReplicaGroup:
         """Make a fetched state, and its step number, this group's own."""
         self.state.adopt(state)
         self._step = step
-        self._failed_heals = 0
 
     def attempt_ended(self, reason: Reason) -> None:
-        """Count an attempt that ended with `reason`, and stop what fails for ever."""
+        """Count an attempt that ended with `reason`; raises where the same failure comes for ever."""
         if reason is Reason.NONE:
             self._step += 1
-        self._non_finite_steps = self._non_finite_steps + 1 if reason is Reason.NON_FINITE else 0
-        if self._non_finite_steps >= self.config.max_nonfinite_steps:
-            raise UserError(
-                f"step {self._step} gave a loss or gradient that is not finite "
-                f"{self._non_finite_steps} times in a row: lower the learning rate or look at the data"
-            )
-        self._failed_heals = self._failed_heals + 1 if reason is Reason.HEAL_FAILED else 0
-        if self._failed_heals >= MAX_FAILED_HEALS:
-            raise RestartError(
-                f"no donor could give this group the job's state in {self._failed_heals} tries"
-            )
+        self.failures.count(reason, step=self._step)
 
     def digest_after(self, step: int) -> str:
         """Digest of the state that `step` led to, where one is due; empty otherwise and off rank 0."""

@@ -3,6 +3,7 @@
 Every rank walks the same way, whatever failed before: quorum, agreement, vote.
 """
 
+import time
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class Opening:
         group = self._group
         if self._must_leave():
             return Turn.LEAVE
+        time.sleep(group.failures.pause_s)
         watch = Stopwatch.start()
         group.stream.progress(group.step, Phase.QUORUM)
         with watch.time("quorum"):
