@@ -20,6 +20,7 @@ from lighthouse.config import (
     add_serve_arguments,
     config_from,
 )
+from lighthouse.page import remarks
 from lighthouse.quorum import Reason
 from lighthouse.status import Document
 from lighthouse.store import StoreError
@@ -116,6 +117,8 @@ def summary(document: Document) -> list[str]:
             lines.append(f"  finished at step {job['finished_step']}")
         elif forming["reason"] != Reason.NO_ASKS:
             lines.append(f"  next quorum: {forming['why']}")
+        if job["expected_groups"]:
+            lines.append(f"  {job['groups_seen']} of {job['expected_groups']} expected groups are seen here")
         lines += [f"  group {_group_line(group)}" for group in job["groups"]]
     return lines or ["no job has been seen yet"]
 
@@ -124,7 +127,8 @@ def _group_line(group: Document) -> str:
     heard_s = group["last_heard_s"]
     heard = "not heard any more" if heard_s is None else f"heard {heard_s:.1f} s ago"
     place = f"step {group['step']} ({group['phase']})"
-    return f"{group['group']}: {group['state']}, {place}, {heard}, incarnation {group['incarnations']}"
+    line = f"{group['group']}: {group['state']}, {place}, {heard}, incarnation {group['incarnations']}"
+    return f"{line}, {said}" if (said := remarks(group)) else line
 
 
 def _drain(address: str, chosen: argparse.Namespace) -> int:

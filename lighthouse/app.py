@@ -16,6 +16,7 @@ from lighthouse.clock import Clock, RunningClock, SystemClock
 from lighthouse.config import LighthouseConfig
 from lighthouse.coordinator import Coordinator
 from lighthouse.servicer import HeadwayServicer
+from lighthouse.standard_services import add_standard_services
 from lighthouse.store import open_store
 from lighthouse.torchft_servicer import TorchftServicer
 from lighthouse.web import StatusServer
@@ -65,12 +66,13 @@ async def _serve_grpc(stack: AsyncExitStack, coordinator: Coordinator, bind: Hos
     server = grpc.aio.server(options=_SERVER_OPTIONS)
     handlers = (TorchftServicer(coordinator).handler(), HeadwayServicer(coordinator).handler())
     server.add_generic_rpc_handlers(handlers)
+    health = await add_standard_services(server)
     try:
         port = server.add_insecure_port(str(bind))
     except RuntimeError as error:
         raise BindError(f"cannot listen on {bind}: choose another --bind") from error
     await server.start()
-    stack.push_async_callback(_stop, server, coordinator)
+    stack.push_async_callback(_stop, server, coordinator, health)
     return replace(bind, port=port)
 
 
@@ -87,7 +89,8 @@ _SERVER_OPTIONS = (
 )
 
 
-async def _stop(server: Any, coordinator: Coordinator) -> None:
+async def _stop(server: Any, coordinator: Coordinator, health: Any) -> None:
+    await health.enter_graceful_shutdown()
     coordinator.hang_up()
     await server.stop(STOP_GRACE_S)
 

@@ -4,7 +4,7 @@ Everything that a client needs is imported from here.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -51,6 +51,7 @@ __all__ = [
     "parse_address",
     "status",
     "wait_until_reachable",
+    "watch_events",
 ]
 
 _SERVICE = "/headway.lighthouse.v1.LighthouseService/"
@@ -62,6 +63,28 @@ def status(address: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any]:
     reply = _call(address, "Status", pb.StatusRequest(), pb.StatusResponse.FromString, timeout_s)
     document: dict[str, Any] = json.loads(reply.json)
     return document
+
+
+def watch_events(address: str, job: str = "") -> Iterator[dict[str, Any]]:
+    """Events of a job, or of all, as they happen: `{"t": seconds since 1970, "kind", "job", ...}`.
+
+    Each step of the iterator blocks until there is one; closing it ends the call. It ends when the
+    server goes down as planned. Raises LighthouseError when nobody answers or the call breaks.
+    """
+    with open_channel(address) as channel:
+        method = channel.unary_stream(
+            _SERVICE + "WatchEvents",
+            request_serializer=pb.WatchEventsRequest.SerializeToString,
+            response_deserializer=pb.WatchEventsResponse.FromString,
+        )
+        call = method(pb.WatchEventsRequest(job=job))
+        try:
+            for response in call:
+                yield json.loads(response.json)
+        except grpc.RpcError as error:
+            raise error_of(address, error) from None
+        finally:
+            call.cancel()
 
 
 def evict(address: str, job: str, group: int, timeout_s: float = CALL_TIMEOUT_S) -> bool:

@@ -147,6 +147,9 @@ def config_from(arguments: argparse.Namespace) -> LighthouseConfig:
         join_timeout_ms=arguments.join_timeout_ms,
         quorum_tick_ms=arguments.quorum_tick_ms,
         heartbeat_timeout_ms=arguments.heartbeat_timeout_ms,
+        progress_limit_factor=arguments.progress_limit_factor,
+        progress_limit_floor_ms=arguments.progress_limit_floor_ms,
+        heal_deadline_ms=arguments.heal_deadline_ms,
         state_dir=None if arguments.state_dir == "none" else Path(arguments.state_dir),
     )
 

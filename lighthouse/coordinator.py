@@ -13,6 +13,7 @@ import structlog
 from lighthouse.clock import Clock
 from lighthouse.config import LighthouseConfig
 from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse, Tell
+from lighthouse.events import EventHub
 from lighthouse.identity import Mismatch
 from lighthouse.machine import JobMachine
 from lighthouse.model import (
@@ -70,6 +71,7 @@ class Coordinator:
         self._calls: dict[int, asyncio.Future[bytes | Refusal]] = {}
         self._streams: dict[int, Outbox] = {}
         self._unwritable = ""
+        self.events = EventHub()
         for job in itertools.islice(self._records, MAX_JOBS):
             self._machine_of(job)
 
@@ -189,6 +191,7 @@ class Coordinator:
             self._end_call(call, Refusal.GOING_DOWN)
         for stream in list(self._streams):
             self._end_stream(stream, Refusal.GOING_DOWN)
+        self.events.end()
 
     # Jobs.
 
@@ -245,6 +248,7 @@ class Coordinator:
                     self._end_stream(stream, refusal)
                 case Note(happening=happening, fields=fields):
                     _write_note(happening, fields)
+                    self.events.publish(self._clock.wall_s(), happening.value, fields)
 
     def _tell(self, streams: tuple[int, ...], notice: Notice) -> None:
         for stream in streams:

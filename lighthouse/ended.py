@@ -16,6 +16,7 @@ class EndedAttempts:
     def __init__(self, job: str) -> None:
         self._job = job
         self._causes: OrderedDict[int, str] = OrderedDict()
+        self.count = 0
 
     def __contains__(self, quorum_id: int) -> bool:
         return quorum_id in self._causes
@@ -25,6 +26,7 @@ class EndedAttempts:
         if quorum_id in self._causes:
             return []
         self._causes[quorum_id] = cause
+        self.count += 1
         while len(self._causes) > _MAX_REMEMBERED:
             self._causes.popitem(last=False)
         streams = tuple(stream for slot in slots for stream in slot.streams())

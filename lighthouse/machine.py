@@ -95,6 +95,25 @@ class JobMachine:
         """Whether the attempt of the last quorum has been given up."""
         return self._book.attempt_is_over
 
+    @property
+    def attempts_over(self) -> int:
+        """How many attempts have ended early since the start."""
+        return self._book.ended.count
+
+    @property
+    def expected_groups(self) -> int:
+        """How many groups the operator expects, 0 for none in particular."""
+        return self._rules.expected_groups
+
+    @property
+    def typical_step_s(self) -> float | None:
+        """How long a step usually takes, or None before the first."""
+        return self._book.pace.typical_step_s
+
+    def groups_seen(self, now_s: float) -> int:
+        """How many groups live, as far as this server sees."""
+        return len(self.table.roll.living(now_s))
+
     def waiting(self, now_s: float) -> Waiting:
         """What stands in the way of the next quorum, as of now."""
         return self._book.waiting(now_s)
@@ -197,7 +216,7 @@ class JobMachine:
         slot.lines[rank].speak(now_s)
         slot.move(step, phase, now_s)
         effects = self.table.hear(slot, now_s)
-        if slot.is_in_attempt() and self.in_quorum(slot):
+        if self._book.quorum is None and slot.is_in_attempt() and self.in_quorum(slot):
             for other in self.table.slots.values():
                 if other.calls and other.step <= step and other is not slot:
                     effects += self._say_asks_again(other, other.step)
@@ -280,7 +299,7 @@ class JobMachine:
         effects += self._book.reconsider(now_s)
         self._book.amend_lineage()
         effects += self._journal.flush(now_s)
-        return [*effects, *self._book.patience.note(now_s)]
+        return effects if self._journal.proposed is not None else effects + self._book.note_waiting(now_s)
 
     def persisted(self, record: JobRecord, now_s: float) -> Effects:
         """A record is durable."""
@@ -288,8 +307,7 @@ class JobMachine:
 
     def persist_failed(self, now_s: float) -> Effects:
         """A record could not be written: no quorum, and another try at the next tick."""
-        self._book.persist_failed(now_s)
-        return []
+        return self._book.persist_failed(now_s)
 
     # The replicas.
 
@@ -304,6 +322,8 @@ class JobMachine:
 
         After a restart of the server, that is how it learns of an answer that was lost.
         """
+        if self._book.quorum is not None:
+            return False  # each answer of this server is remembered
         slots = self.table.slots.values()
         return any(s.is_in_attempt() and s.step >= step and self.in_quorum(s) for s in slots if s is not slot)
 

@@ -51,12 +51,14 @@ def _quorums(machines: list[JobMachine]) -> Iterator[Metric]:
     members = GaugeMetricFamily(f"{_PREFIX}_quorum_members", "Members of the last quorum.", labels=["job"])
     step = GaugeMetricFamily(f"{_PREFIX}_max_step", "Highest step of all quorums.", labels=["job"])
     issued = CounterMetricFamily(f"{_PREFIX}_quorums", "Quorums issued since the start.", labels=["job"])
+    over = CounterMetricFamily(f"{_PREFIX}_attempts_over", "Attempts that ended early.", labels=["job"])
     for machine in machines:
+        over.add_metric([machine.job], machine.attempts_over)
         quorum_id.add_metric([machine.job], machine.record.quorum_id)
         members.add_metric([machine.job], len(machine.member_labels()))
         step.add_metric([machine.job], machine.record.max_step)
         issued.add_metric([machine.job], machine.issued)
-    yield from (quorum_id, members, step, issued)
+    yield from (quorum_id, members, step, issued, over)
 
 
 def _waiting(machines: list[JobMachine], now_s: float) -> Metric:
@@ -86,16 +88,22 @@ def _groups(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
         f"{_PREFIX}_group_silence_seconds", "Time since a living group was heard.", labels=labels
     )
     lives = CounterMetricFamily(f"{_PREFIX}_group_incarnations", "Incarnations so far.", labels=labels)
+    slow = GaugeMetricFamily(
+        f"{_PREFIX}_group_slowness",
+        "Times the median of the others, 0 if not slower.",
+        labels=labels,
+    )
     for machine in machines:
         for key, slot in machine.table.slots.items():
             if not isinstance(key, int):
                 continue
+            slow.add_metric([machine.job, str(key)], slot.slow)
             step.add_metric([machine.job, str(key)], slot.step)
             lives.add_metric([machine.job, str(key)], slot.incarnations)
             age_s = machine.table.roll.age_s(key, now_s)
             if age_s is not None:
                 silence.add_metric([machine.job, str(key)], age_s)
-    yield from (step, silence, lives)
+    yield from (step, silence, lives, slow)
 
 
 def _deaths(machines: list[JobMachine]) -> Metric:

@@ -13,7 +13,7 @@ th { border-bottom: 1px solid #8888; font-weight: 600; } p { margin: .3rem 0; }
 @media (prefers-color-scheme: dark) { body { background: #16181c; color: #e3e3e3; } }
 """
 
-_COLUMNS = ("group", "state", "step", "phase", "last heard", "incarnations", "address")
+_COLUMNS = ("group", "state", "step", "phase", "last heard", "incarnations", "address", "remarks")
 
 
 def render_page(document: Document) -> str:
@@ -35,14 +35,26 @@ def _job(job: Document) -> str:
     current = job["quorum"]
     members = ", ".join(current["members"]) or "nobody"
     end = "" if job["finished_step"] is None else f"<p>Finished at step {job['finished_step']}.</p>"
+    seen = f"{job['groups_seen']} of the {job['expected_groups']} expected groups are seen here"
+    expected = f"<p>{seen}.</p>" if job["expected_groups"] else ""
     rows = "".join(_row(group) for group in job["groups"])
     heads = "".join(f"<th>{column}" for column in _COLUMNS)
     return (
         f"<h2>{escape(name)}</h2>{end}"
         f"<p>Quorum {current['id']} at step {current['step']}: {escape(members)}.</p>"
-        f"<p>Next quorum: {escape(job['forming']['why'])}.</p>"
+        f"<p>Next quorum: {escape(job['forming']['why'])}.</p>{expected}"
         f"<table><tr>{heads}{rows}</table>"
     )
+
+
+def remarks(group: Document) -> str:
+    """What is to be said of a group beside its state."""
+    said = ["leaves at the end of its step"] if group["draining"] else []
+    if group["suspect"]:
+        said.append("stands still while others wait")
+    if group["slow"]:
+        said.append(f"slower than 1.5 times the median ({group['slow']:.1f})")
+    return ", ".join(said)
 
 
 def _row(group: Document) -> str:
@@ -55,6 +67,7 @@ def _row(group: Document) -> str:
         "-" if heard_s is None else f"{heard_s:.1f} s ago",
         group["incarnations"],
         group["address"],
+        remarks(group),
     )
     shown = "".join(f"<td>{escape(str(cell))}" for cell in cells)
     return f"<tr class={escape(group['state'])}>{shown}"

@@ -275,8 +275,8 @@ def sentence(waiting: Waiting) -> str:
             return f"waiting for a majority of the healthy: {count} needed, without {names}"
         case Reason.BELOW_RECORD:
             return (
-                f"refusing to take the job back: the groups that ask are at step {waiting.have}, "
-                f"step {waiting.need} is on record and no group that has it asks"
+                f"refusing to go back to step {waiting.have}: step {waiting.need} is on record, "
+                "no group that has it asks"
             )
         case Reason.STORE_UNWRITABLE:
             return "waiting for the state directory: the quorum could not be written down"

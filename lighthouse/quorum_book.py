@@ -113,12 +113,17 @@ class QuorumBook:
         quorum, changed = self.journal.written(record, now_s)
         return [] if quorum is None else self._issue(quorum, now_s, changed=changed)
 
-    def persist_failed(self, now_s: float) -> None:
+    def persist_failed(self, now_s: float) -> Effects:
         """A record could not be written: no quorum, and another try at the next tick."""
         proposed = self.journal.failed()
         if proposed is not None:
             waiting = Waiting(reason=Reason.STORE_UNWRITABLE, have=len(proposed.members))
             self.patience.wait(waiting, now_s)
+        return self.note_waiting(now_s)
+
+    def note_waiting(self, now_s: float) -> Effects:
+        """A line for the log, once, when a quorum is held up for long."""
+        return [*self.patience.note(now_s)]
 
     def amend_lineage(self) -> None:
         """Put into the record who holds which place."""

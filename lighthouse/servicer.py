@@ -35,6 +35,9 @@ class HeadwayServicer:
             "Watch": _both_stream(self.watch),
             "Leave": _unary(self.leave),
             "Status": _unary(self.status),
+            "WatchEvents": grpc.unary_stream_rpc_method_handler(
+                self.watch_events, response_serializer=lambda message: message.SerializeToString()
+            ),
             "Evict": _unary(self.evict),
             "Drain": _unary(self.drain),
             "Forget": _unary(self.forget),
@@ -93,6 +96,25 @@ class HeadwayServicer:
     async def status(self, _request: bytes, _context: Any) -> pb.StatusResponse:
         """The status document."""
         return pb.StatusResponse(json=json.dumps(describe(self._coordinator)))
+
+    async def watch_events(self, request: bytes, context: Any) -> None:
+        """Send events until the caller goes away."""
+        try:
+            job = decode(pb.WatchEventsRequest, request).job
+            if job and not is_job_name(job):
+                raise ValueError(f"malformed job name: want {JOB_NAME_RULE}")
+        except ValueError as error:
+            await _refuse(context, error)
+        watcher = self._coordinator.events.watch(job)
+        if watcher is None:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many callers watch events")
+            return
+        try:
+            await context.send_initial_metadata(())
+            while (event := await watcher.take()) is not None:
+                await context.write(pb.WatchEventsResponse(json=json.dumps(event)))
+        finally:
+            self._coordinator.events.drop(watcher)
 
     async def evict(self, request: bytes, context: Any) -> pb.EvictResponse:
         """Count a group out."""

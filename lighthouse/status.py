@@ -24,12 +24,15 @@ def describe(coordinator: Coordinator) -> Document:
 
 def describe_job(machine: JobMachine, now_s: float) -> Document:
     """One job: its current quorum, the one that is forming, and its groups."""
-    record = machine.record
+    record, typical_s = machine.record, machine.typical_step_s
     return {
         "job": machine.job,
         "kind": "torchft" if machine.job == POOL else "headway",
         "finished_step": record.finished_step,
         "max_step": record.max_step,
+        "expected_groups": machine.expected_groups,
+        "groups_seen": machine.groups_seen(now_s),
+        "typical_step_s": None if typical_s is None else round(typical_s, 3),
         "quorums_issued": machine.issued,
         "quorum": _current(machine),
         "forming": _forming(machine, machine.waiting(now_s)),
@@ -80,5 +83,7 @@ def _group(machine: JobMachine, key: Key, slot: Slot, now_s: float) -> Document:
         "attached": slot.attached,
         "ranks": sorted(slot.lines),
         "draining": slot.draining,
+        "suspect": slot.suspect,
+        "slow": round(slot.slow, 2),
         "address": slot.member.address if slot.member else "",
     }

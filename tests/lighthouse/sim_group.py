@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from sim_server import SimServer, is_end
 from sim_world import Act, Link, World
 
+from lighthouse.lineage import digest_of
 from lighthouse.model import Hello, Member, Notice, NoticeKind, Phase, Quorum, Refusal, parse_replica_id
 from lighthouse.quorum import Reason
 
@@ -282,7 +283,7 @@ class SimGroup:
         if self._is_put_off(lambda: self._hear(rank, told)):
             return
         if is_end(told):
-            if isinstance(told, Notice) and told.kind is NoticeKind.EVICTED and self.server.with_disk:
+            if digest_of(self.id.text) in dict(self.server.disk.tombs):
                 self.server.judge.out.add(self.id.text)
             self.die()
         elif isinstance(told, Notice) and told.kind is NoticeKind.ATTEMPT_OVER:

@@ -2,23 +2,30 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent import futures
 
 import grpc
 import pytest
-from test_lighthouse_attach import hello
+from test_lighthouse_attach import Heard, hello, make_quorum
 from threaded import Threaded, threaded
 
 from lighthouse.client import (
     AttachStream,
+    NoticeKind,
     RefusedError,
     UnreachableError,
+    drain,
+    evict,
     forget,
+    leave,
     parse_address,
     status,
     wait_until_reachable,
+    watch_events,
 )
+from lighthouse.slot import Gone
 
 
 @pytest.fixture
@@ -40,6 +47,77 @@ def test_status_and_forget(server: Threaded) -> None:
     assert forget(server.address, "job")
     with pytest.raises(ValueError, match="malformed job name 'a b'"):
         forget(server.address, "a b")
+
+
+def test_evict_and_drain_say_whether_the_group_lives(server: Threaded) -> None:
+    heard = Heard()
+    for call in (evict, drain):
+        assert not call(server.address, "job", 0)
+        with pytest.raises(ValueError, match="malformed group number -1"):
+            call(server.address, "job", -1)
+        with pytest.raises(ValueError, match="malformed job name ''"):
+            call(server.address, "", 0)
+    with AttachStream(server.address, hello(), heard) as stream:
+        stream.open(10)
+        assert drain(server.address, "job", 0)
+        assert evict(server.address, "job", 0)
+        heard.wait_for(NoticeKind.EVICTED)
+        assert [notice.kind for notice in heard.notices] == [NoticeKind.DRAIN, NoticeKind.EVICTED]
+    assert not drain(server.address, "job", 0)
+
+
+def test_leave_without_a_stream(server: Threaded) -> None:
+    assert not leave(server.address, "job/0:a")
+    make_quorum(server, 0)
+    assert leave(server.address, "job/0:a")
+    server.wait(lambda slot: slot is not None and slot.gone is Gone.LEFT)
+    with pytest.raises(RefusedError, match="malformed replica id"):
+        leave(server.address, "job/zero:a")
+
+
+def test_events_come_as_they_happen(server: Threaded) -> None:
+    seen: list[dict[str, object]] = []
+    enough = threading.Event()
+
+    def watch() -> None:
+        for event in watch_events(server.address, "job"):
+            seen.append(event)
+            if event["kind"] == "replica_gone":
+                enough.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    wait_until(lambda: bool(server.look(lambda lighthouse: lighthouse.coordinator.events._watchers)))
+    with AttachStream(server.address, hello(incarnation="s3cret")) as stream:
+        stream.open(10)
+    assert enough.wait(10)
+    server.look(lambda lighthouse: lighthouse.coordinator.events.end())
+    watcher.join(10)
+    assert not watcher.is_alive()
+    assert [event["kind"] for event in seen] == ["replica_appeared", "replica_attached", "replica_gone"]
+    assert (seen[-1]["job"], seen[-1]["replica"], seen[-1]["cause"]) == ("job", "group 0", "stream_broke")
+    assert "s3cret" not in repr(seen)
+
+
+def test_whoever_stops_watching_is_forgotten(server: Threaded) -> None:
+    events = watch_events(server.address)
+    reader = threading.Thread(target=next, args=(events, None))
+    reader.start()
+    wait_until(lambda: bool(server.look(lambda lighthouse: lighthouse.coordinator.events._watchers)))
+    with AttachStream(server.address, hello()) as stream:
+        stream.open(10)
+    reader.join(10)
+    events.close()  # type: ignore[attr-defined]
+    wait_until(lambda: not server.look(lambda lighthouse: lighthouse.coordinator.events._watchers))
+    with pytest.raises(RefusedError, match="malformed job name"):
+        next(watch_events(server.address, "a b"))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
 
 
 def test_nobody_answers() -> None:

@@ -1,5 +1,6 @@
 """Settings: both spellings, the defaults, and what is refused with one sentence."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ def test_dashes_and_underscores_are_the_same() -> None:
     assert (dashes.join_timeout_s, dashes.heartbeat_timeout_s) == (10.0, 0.9)
 
 
+def test_every_flag_reaches_its_setting() -> None:
+    numbers = [field.name for field in fields(LighthouseConfig) if isinstance(field.default, int)]
+    wanted = {name: 60_000 + place for place, name in enumerate(numbers)} | {"quorum_tick_ms": 77}
+    wanted |= {"min_replicas": 3, "expected_groups": 5}
+    config = parse_serve([f"--{name.replace('_', '-')}={value}" for name, value in wanted.items()])
+    assert {name: getattr(config, name) for name in numbers} == wanted
+    assert len(numbers) == 8
+
+
 def test_none_switches_off() -> None:
     config = parse_serve(["--http-bind", "none", "--state_dir", "none"])
     assert config.http_bind is None
@@ -41,6 +51,9 @@ def test_none_switches_off() -> None:
         (["--heartbeat-timeout-ms", "99999999999"], ["--heartbeat-timeout-ms"]),
         (["--quorum-tick-ms", "9", "--heartbeat-timeout-ms", "8"], ["tick-ms 9", "timeout-ms 8"]),
         (["--expected-groups", "2", "--min-replicas", "3"], ["expected-groups 2", "min-replicas 3"]),
+        (["--progress-limit-factor", "0"], ["--progress-limit-factor"]),
+        (["--progress-limit-floor-ms", "0"], ["--progress-limit-floor-ms"]),
+        (["--heal-deadline-ms", "7"], ["heal-deadline-ms 7", "limit-floor-ms 30000"]),
         (["--bind", "[::]:5", "--http-bind", "[::]:5"], ["--bind", "--http-bind"]),
         (["--bind", "nonsense"], ["malformed address 'nonsense'"]),
         (["--no-such-flag"], ["--no-such-flag"]),

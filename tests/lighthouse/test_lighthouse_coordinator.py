@@ -49,8 +49,8 @@ def hello(group: int, incarnation: str = "a") -> Hello:
     return Hello(job="job", group=group, replica_id=f"job/{group}:{incarnation}", group_world_size=1)
 
 
-async def quorum_id(coordinator: Coordinator, text: str) -> int:
-    reply = await coordinator.ask(member(text))
+async def quorum_id(coordinator: Coordinator, text: str, step: int = 0) -> int:
+    reply = await coordinator.ask(member(text, step))
     assert isinstance(reply, bytes)
     return torchft_pb2.LighthouseQuorumResponse.FromString(reply).quorum.quorum_id
 
@@ -104,7 +104,7 @@ def test_what_is_on_record_is_taken_up() -> None:
     store.write(JobRecord(job="job", quorum_id=70, members=("job/0:a",), max_step=5))
 
     async def body(coordinator: Coordinator, _clock: ManualClock, _store: SickStore) -> None:
-        assert await quorum_id(coordinator, "job/0:a") == 71
+        assert await quorum_id(coordinator, "job/0:a", step=5) == 71
         assert coordinator.machines["job"].record.max_step == 5
 
     run(body, store)

@@ -194,6 +194,7 @@ def test_the_operator_evicts() -> None:
         """
 1.0 ask 1a 5
 1.0 evict 1
+  => on disk: quorum 1, step 4
   => call of 1a refused: evicted
   => told 1a 1a.1: EVICTED: the operator
   => stream of 1a closed: evicted

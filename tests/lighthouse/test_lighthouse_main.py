@@ -47,6 +47,28 @@ def test_status_and_forget(server: Threaded, capsys: pytest.CaptureFixture[str])
         assert capsys.readouterr().out == answer
 
 
+def test_drain_and_evict_say_what_was_done(server: Threaded, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("drain", "evict"):
+        assert main([command, server.address, "job", "2"]) == 1
+        assert capsys.readouterr().out == "group 2 of job does not live: nothing was done\n"
+    with AttachStream(server.address, hello(group=2)) as stream:
+        stream.open(10)
+        assert main(["drain", server.address, "job", "2"]) == 0
+        assert capsys.readouterr().out == "group 2 of job will leave at the end of its step\n"
+        assert main(["status", server.address]) == 0
+        assert capsys.readouterr().out.splitlines()[-1].endswith(", leaves at the end of its step")
+        assert main(["evict", server.address, "job", "2"]) == 0
+        assert capsys.readouterr().out == "group 2 of job is counted out\n"
+
+
+def test_status_says_how_many_of_the_expected_groups_are_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    with threaded(expected_groups=3) as server, AttachStream(server.address, hello()) as stream:
+        stream.open(10)
+        assert main(["status", server.address]) == 0
+        assert "  1 of 3 expected groups are seen here" in capsys.readouterr().out.splitlines()
+        stream.goodbye(finished=False, step=0)
+
+
 def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err.startswith("lighthouse: no Lighthouse answers at 127.0.0.1:1 ")
@@ -60,6 +82,10 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
         (["status"], "the following arguments are required: address"),
         (["status", "nonsense"], "malformed address 'nonsense'"),
         (["forget", "h:1", "a b"], "malformed job name 'a b'"),
+        (["drain", "h:1", "job", "two"], "argument group: invalid int value: 'two'"),
+        (["evict", "h:1", "job", "-1"], "malformed group number -1"),
+        (["evict", "h:1", "a b", "1"], "malformed job name 'a b'"),
+        (["serve", "--heal-deadline-ms", "5"], "--progress-limit-floor-ms 30000: a heal takes longer"),
         (["serve", "--min-replicas", "x"], "argument --min-replicas/--min_replicas: invalid int value"),
         (["serve", "--groups", "2"], "unrecognized arguments: --groups 2"),
         (["serve", "--bind", "nonsense"], "malformed address 'nonsense'"),

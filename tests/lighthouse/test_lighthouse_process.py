@@ -8,16 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import grpc
 import pytest
-from test_lighthouse_attach import hello
+from test_lighthouse_attach import Heard, hello
 
 from lighthouse.address import own_hostname
-from lighthouse.client import AttachStream, status
+from lighthouse.client import AttachStream, NoticeKind, status
 from protos import torchft_pb2
 
 FIRST_LINE = re.compile(r"lighthouse listening on http://(\S+):(\d+), status on (http://\S+:\d+)\n")
@@ -28,7 +29,8 @@ class Server:
 
     def __init__(self, *flags: str) -> None:
         command = [sys.executable, "-m", "lighthouse", "serve", *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # Its log goes where the test's own output goes: nobody would read a pipe.
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline()
         match = FIRST_LINE.fullmatch(self.first_line)
@@ -143,6 +145,87 @@ def test_a_stopped_server_does_not_blame_its_clients(servers: Any) -> None:
         groups = status(server.address)["jobs"][0]["groups"]
     assert [group["state"] for group in groups] == ["training", "training"]
     assert all(group["last_heard_s"] < 2.0 for group in groups)
+
+
+RANK = """
+import sys, time
+from lighthouse.client import AttachStream, Hello, WatchStream
+rank = int(sys.argv[2])
+hello = Hello(job="job", group=1, replica_id="job/1:a", group_world_size=2, group_rank=rank)
+stream = (WatchStream if rank else AttachStream)(sys.argv[1], hello)
+stream.open(20)
+print("open", flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def rank_of_group_1(address: str, rank: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the stream of this rank."""
+    command = [sys.executable, "-c", RANK, address, str(rank)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def both_ask(address: str) -> int:
+    """Groups 0 and 1 get a quorum; its id."""
+    with grpc.insecure_channel(address) as channel:
+        calls = [quorum(channel, f"job/{group}:a") for group in (0, 1)]
+        (number,) = {call.result().quorum.quorum_id for call in calls}
+        return int(number)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sigkill_of_any_rank_is_told_at_once(servers: Any, rank: int) -> None:
+    server, heard = servers("--expected-groups", "2"), Heard()
+    with (
+        AttachStream(server.address, hello(), heard) as stream,
+        rank_of_group_1(server.address, 0) as first,
+        rank_of_group_1(server.address, 1) as second,
+    ):
+        stream.open(10)
+        quorum_id = both_ask(server.address)
+        killed_s = time.monotonic()
+        (first, second)[rank].kill()
+        notice = heard.wait_for(NoticeKind.ATTEMPT_OVER)
+        assert time.monotonic() - killed_s < 1.0
+        assert (notice.quorum_id, notice.cause) == (quorum_id, f"group 1: rank {rank} died")
+        stream.goodbye(finished=False, step=0)
+
+
+def test_sigstop_of_one_rank_evicts_its_group(servers: Any) -> None:
+    server, heard = servers("--expected-groups", "2", "--heartbeat-timeout-ms", "3000"), Heard()
+    with (
+        AttachStream(server.address, hello(), heard) as stream,
+        rank_of_group_1(server.address, 0) as first,
+        rank_of_group_1(server.address, 1) as second,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        stream.open(10)
+        both_ask(server.address)
+        second.send_signal(signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        while not heard.notices:
+            for group in (0, 1):  # rank 0's native thread goes on beating
+                beat(channel, f"job/{group}:a")
+        assert 1.5 < time.monotonic() - stopped_s < 6.0
+        assert heard.wait()[0].cause.startswith("group 1: rank 1 has said nothing for ")
+        (_, group_1) = status(server.address)["jobs"][0]["groups"]
+        assert group_1["state"] == "evicted"
+        assert first.poll() is None
+        stream.goodbye(finished=False, step=0)
+
+
+def beat(channel: grpc.Channel, name: str) -> None:
+    call = channel.unary_unary("/torchft.LighthouseService/Heartbeat")
+    request = torchft_pb2.LighthouseHeartbeatRequest(replica_id=name).SerializeToString()
+    call.future(request, timeout=5.0).code()  # one that was counted out is refused
+    time.sleep(0.05)
 
 
 def test_trouble_is_one_sentence_and_exit_code_4(servers: Any, tmp_path: Path) -> None:

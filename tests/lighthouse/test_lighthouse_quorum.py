@@ -152,8 +152,13 @@ def situations(draw: st.DrawFn) -> tuple[Situation, Rules, float]:
     living = draw(everybody)
     asking = draw(everybody) & living
     members = draw(everybody) & living
+    steps = {group: draw(st.integers(0, 3)) for group in asking}
+    waiting = asks(*asking, joined_s=draw(st.floats(0, 100)), shrink_only=draw(st.booleans()))
     s = Situation(
-        asks=asks(*asking, joined_s=draw(st.floats(0, 100)), shrink_only=draw(st.booleans())),
+        asks={
+            key: replace(ask, member=replace(ask.member, step=steps[int(key)]))
+            for key, ask in waiting.items()
+        },
         living=living,
         asked=asking | (draw(everybody) & living),
         members=members,
@@ -161,6 +166,8 @@ def situations(draw: st.DrawFn) -> tuple[Situation, Rules, float]:
         members_lost=draw(st.booleans()),
         unheard=draw(everybody) - asking,
         warm_until_s=draw(st.floats(0, 200)),
+        record_step=draw(st.integers(0, 3)),
+        gathering=draw(st.booleans()),
     )
     rules = Rules(
         min_replicas=draw(st.integers(1, 4)),
@@ -184,6 +191,9 @@ def test_what_holds_for_every_quorum(case: tuple[Situation, Rules, float]) -> No
     assert len(chosen) >= rules.min_replicas
     assert [m.id.text for m in decision.members] == sorted(m.id.text for m in decision.members)
     assert now_s >= s.warm_until_s or not s.unheard
+    veterans = any(m.id.key in s.members and m.step > 0 for m in decision.members)
+    highest = max(member.step for member in decision.members)
+    assert rules.torchft_rules or veterans or highest >= s.record_step or s.record_step <= 1
     if not rules.torchft_rules:
         assert 2 * len(chosen) > len(s.members)
         waited_s = now_s - min(ask.joined_s for ask in s.asks.values())
@@ -195,7 +205,8 @@ def test_time_alone_ends_all_waiting_but_for_numbers_and_votes(case: tuple[Situa
     s, rules, _ = case
     decision = decide(s, rules, 1e9)
     if isinstance(decision, Waiting):
-        assert decision.reason in (Reason.NO_ASKS, Reason.MIN_REPLICAS, Reason.NO_MAJORITY)
+        forbidden = (Reason.NO_ASKS, Reason.MIN_REPLICAS, Reason.NO_MAJORITY, Reason.BELOW_RECORD)
+        assert decision.reason in forbidden
 
 
 @given(situations())
@@ -221,7 +232,7 @@ def test_each_reason_has_a_sentence_with_its_numbers(reason: Reason) -> None:
     waiting = Waiting(reason=reason, have=1, need=3, missing=(2, "ddp_1:secret"), waited_s=3.14, limit_s=10.0)
     text = sentence(waiting)
     assert "secret" not in text
-    parts = ("1 of 3", "3.1 s of 10.0 s", "nobody asks", "state directory", "at step 1, step 3 is on record")
+    parts = ("1 of 3", "3.1 s of 10.0 s", "nobody asks", "state directory", "to step 1: step 3 is on record")
     assert any(part in text for part in parts)
 
 

@@ -2,7 +2,7 @@
 
 from machine_transcript import Transcript
 
-from lighthouse.page import render_page
+from lighthouse.page import remarks, render_page
 from lighthouse.quorum import Rules
 from lighthouse.status import Document, describe_job
 
@@ -53,6 +53,16 @@ def test_the_page_says_the_same() -> None:
     assert "<tr class=joining><td>2<td>joining" in page
     assert "disk &lt;full&gt;" in render_page({**whole, "store": "disk <full>"})
     assert "No job has been seen yet" in render_page({**whole, "jobs": []})
+
+
+def test_suspect_slow_and_leaving_groups_are_remarked_on() -> None:
+    job = document()
+    job["groups"][0] |= {"draining": True, "suspect": True, "slow": 1.72}
+    said = "leaves at the end of its step, stands still while others wait, "
+    said += "slower than 1.5 times the median (1.7)"
+    assert remarks(job["groups"][0]) == said
+    assert said in render_page({"uptime_s": 3.0, "store": "ok", "jobs": [job]})
+    assert remarks(job["groups"][1]) == ""
 
 
 def test_the_page_of_a_finished_job() -> None:

@@ -1,0 +1,103 @@
+"""The lookout in scenarios: one that beats and does not move, one that heals, one that is slow."""
+
+from machine_transcript import Transcript
+from test_lighthouse_machine_notices import after_both
+
+from lighthouse.pace import PaceRules
+from lighthouse.table import Limits
+
+LIMITS = Limits(
+    heartbeat_timeout_s=1000.0,
+    pulse_timeout_s=1000.0,
+    pace=PaceRules(limit_factor=10.0, limit_floor_s=4.0, heal_deadline_s=10.0),
+)
+
+
+def scenario(transcript: str) -> Transcript:
+    """Groups 0 and 1 have taken a step of one second; then this."""
+    return after_both(
+        "\n1.0 ask 0a 5\n1.0 ask 1a 5\n  => quorum 1 [0 1] step 5, to 0a 1a" + transcript, limits=LIMITS
+    )
+
+
+def test_one_that_stands_still_while_another_waits_is_suspect_and_then_out() -> None:
+    scenario(
+        """
+1.1 tell 0a 5 COMPUTE
+1.1 tell 1a 5 COMPUTE
+2.0 tell 0a 5 REDUCE
+3.1 tick
+  => on disk: quorum 1, step 5
+6.2 tick
+  => replica_suspect group 1
+8.0 tick
+11.2 tick
+  => told 1a 1a.1: EVICTED: no progress in step 5 (compute) for 10.1 s while others wait
+  => stream of 1a closed: evicted
+  => stream of 1a.1 closed: evicted
+  => replica_gone group 1 evicted
+  => told 0a 0a.1: ATTEMPT_OVER 1: group 1: no progress in step 5 (compute) for 10.1 s while others wait
+  => on disk: quorum 1, step 5
+"""
+    )
+
+
+def test_one_that_moves_again_is_no_longer_suspect() -> None:
+    player = scenario(
+        """
+1.1 tell 0a 5 COMPUTE
+1.1 tell 1a 5 COMPUTE
+2.0 tell 0a 5 REDUCE
+6.2 tick
+  => replica_suspect group 1
+  => on disk: quorum 1, step 5
+7.0 tell 1a 5 REDUCE
+"""
+    )
+    assert not player.machine.table.slots[1].suspect
+    player.play("7.1 ask 0a 6\n7.1 ask 1a 6")
+    assert player.lines[-1] == "  => quorum 1 [0 1] step 6, to 0a 1a"
+
+
+def test_saying_the_same_again_is_no_progress() -> None:
+    player = scenario("\n1.1 tell 1a 5 COMPUTE\n2.0 tell 0a 5 REDUCE")
+    player.play("\n".join(f"{second}.0 tell 1a 5 COMPUTE" for second in range(2, 12)) + "\n11.2 tick")
+    assert any("EVICTED: no progress" in line for line in player.lines)
+
+
+def test_all_in_the_reduce_for_too_long_ends_the_attempt_and_then_shows_who_is_stuck() -> None:
+    scenario(
+        """
+1.1 tell 0a 5 REDUCE
+1.1 tell 1a 5 REDUCE
+11.0 tick
+  => on disk: quorum 1, step 5
+11.2 tick
+  => told 0a 0a.1 1a 1a.1: ATTEMPT_OVER 1: all members wait for each other
+11.3 ask 0a 5 fail
+11.4 tick
+  => told 1a 1a.1: EVICTED: no progress in step 5 (reduce) for 10.3 s while others wait
+  => stream of 1a closed: evicted
+  => stream of 1a.1 closed: evicted
+  => replica_gone group 1 evicted
+  => on disk: quorum 2, step 5
+  => quorum 2 [0] step 5, to 0a
+"""
+    )
+
+
+def test_a_group_that_is_steadily_slower_is_named_and_stays() -> None:
+    player = scenario("\n1.1 tell 0a 5 COMPUTE\n1.1 tell 1a 5 COMPUTE")
+    start_s = 1.1
+    for step in range(5, 12):
+        player.play(
+            f"{start_s + 1:.1f} tell 0a {step} REDUCE\n{start_s + 2:.1f} tell 1a {step} REDUCE\n"
+            f"{start_s + 2:.1f} ask 0a {step + 1}\n{start_s + 2:.1f} ask 1a {step + 1}\n"
+            f"{start_s + 2:.1f} tell 0a {step + 1} COMPUTE\n{start_s + 2:.1f} tell 1a {step + 1} COMPUTE\n"
+            f"{start_s + 2:.1f} tick"
+        )
+        start_s += 2
+    assert sum("replica_slow group 1" in line for line in player.lines) == 1
+    assert player.machine.table.slots[1].slow == 2.0
+    assert player.machine.table.slots[0].slow == 0.0
+    assert player.machine.table.slots[1].gone is None
