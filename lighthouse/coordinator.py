@@ -361,7 +361,15 @@ def _unused_ids(wall_s: float) -> int:
     return int(wall_s * 4096)
 
 
-_GRAVE = (Happening.GONE, Happening.WAITING, Happening.NOT_RECORDED)
+_GRAVE = (
+    Happening.FEWER,
+    Happening.GONE,
+    Happening.NOT_RECORDED,
+    Happening.REFUSED,
+    Happening.SLOW,
+    Happening.SUSPECT,
+    Happening.WAITING,
+)
 
 
 def _write_note(happening: Happening, fields: Mapping[str, object]) -> None:

@@ -129,9 +129,14 @@ class Lifeline(ABC):
                 return False
             if self._has_been_open:
                 return True
-            if self._state is State.REFUSED and self._error is not None:
+            if self._state is State.REFUSED:
                 raise RefusedError(str(error_of(self._address, self._error)))
-        raise UnreachableError(f"the Lighthouse at {self._address} has not answered in {timeout_s:.0f} s")
+        details = _details(self._error)
+        known = any(details.startswith(refusal.value) for refusal in Refusal)
+        why = f" ({details})" if known else ""
+        raise UnreachableError(
+            f"the Lighthouse at {self._address} has not answered in {timeout_s:.0f} s{why}"
+        )
 
     # The thread.
 
@@ -240,10 +245,10 @@ class Lifeline(ABC):
         self._on_notice(Notice(kind=kind, cause=refusal))
 
     def _state_after(self, error: Any) -> State:
-        if error.code() not in _FINAL:
-            return State.CONNECTING
         with self._changed:
             self._error = error
+            if error.code() not in _FINAL:
+                return State.CONNECTING
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return State.UNSUPPORTED
             # The goodbye had arrived, only the answer to it was lost.

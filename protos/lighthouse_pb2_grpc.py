@@ -90,7 +90,8 @@ class LighthouseServiceServicer(object):
 
     def Watch(self, request_iterator, context):
         """Held open by every other rank of the group, with the identity of its rank 0: it hears the
-        same notices. The first request is a Hello; what follows are pulses. A stream that breaks
+        same notices. The first request is a Hello, answered by an empty response; what follows are
+        pulses. A stream that breaks
         before the group has said goodbye means that the group is dead now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

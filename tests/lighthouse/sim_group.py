@@ -61,6 +61,15 @@ class Launcher:
         self.world.after(self.world.random.uniform(0.3, 2.0), self.start)
 
 
+class GroupLink(Link):
+    """The connection of one incarnation, and what is open on it as the server sees it."""
+
+    def __init__(self, group: "SimGroup") -> None:
+        super().__init__(group.world, lambda: group.server_lost(self), group.client_lost)
+        self.streams: dict[int, int] = {}
+        self.calls: set[int] = set()
+
+
 class SimGroup:
     """One incarnation. What it sends goes up its link; what it is told comes down."""
 
@@ -76,7 +85,7 @@ class SimGroup:
         self.frozen_rank: int | None = None
         self.step = 0
         self.failures = 0
-        self.link: Link | None = None
+        self.link: GroupLink | None = None
         self.call: int | None = None
         self.asked_at = 0
         self.attempt: Attempt | None = None
@@ -96,11 +105,7 @@ class SimGroup:
         if self._is_frozen() or not self.server.up:
             self.world.after(self.world.random.uniform(0.1, 0.4), self.connect)
             return
-        streams: dict[int, int] = {}
-        calls: set[int] = set()
-        link = Link(self.world, lambda: self._server_lost(streams, calls), self._client_lost)
-        link.streams, link.calls = streams, calls  # type: ignore[attr-defined]
-        self.link = link
+        link = self.link = GroupLink(self)
         self.server.links.append(link)
         for rank in RANKS:
             self._open(link, rank)
@@ -111,7 +116,7 @@ class SimGroup:
         if self.attempt is None:
             self.world.after(0.05, self.ask)
 
-    def _open(self, link: Link, rank: int) -> None:
+    def _open(self, link: GroupLink, rank: int) -> None:
         number = self._number()
         hello = Hello(
             job="job",
@@ -123,7 +128,7 @@ class SimGroup:
         )
 
         def arrive() -> None:
-            link.streams[rank] = number  # type: ignore[attr-defined]
+            link.streams[rank] = number
             self.server.told[number] = lambda told: link.send(lambda: self._hear(rank, told), up=False)
             outcome, effects = self.server.machine.attach(self.id, hello, number, self.server.now_s())
             self.server.carry_out(effects)
@@ -135,25 +140,25 @@ class SimGroup:
 
         self._up(arrive)
 
-    def _up(self, act) -> None:  # type: ignore[no-untyped-def]
+    def _up(self, act: Act) -> None:
         if self.link is not None:
             self.link.send(lambda: self.server.receive(act), up=True)
 
-    def _server_lost(self, streams: dict[int, int], calls: set[int]) -> None:
+    def server_lost(self, link: "GroupLink") -> None:
         """The server notices that the connection is gone."""
 
         def notice() -> None:
             machine, now_s = self.server.machine, self.server.now_s
-            for number in list(streams.values()):
+            for number in list(link.streams.values()):
                 self.server.told.pop(number, None)
                 self.server.carry_out(machine.detach(self.id, number, now_s()))
-            for call in list(calls):
+            for call in list(link.calls):
                 if self.server.told.pop(call, None) is not None:
                     self.server.carry_out(machine.withdraw(self.id, call, now_s()))
 
         self.server.receive(notice)
 
-    def _client_lost(self) -> None:
+    def client_lost(self) -> None:
         self.link, self.call = None, None
         self.world.after(self.world.random.uniform(0.05, 0.3), self.connect)
 
@@ -187,8 +192,8 @@ class SimGroup:
                     self._up(lambda rank=rank: self._said_pulse(link, rank))
         self.world.after(PULSE_S, self._pulse)
 
-    def _said_pulse(self, link: Link, rank: int) -> None:
-        number = link.streams.get(rank)  # type: ignore[attr-defined]
+    def _said_pulse(self, link: GroupLink, rank: int) -> None:
+        number = link.streams.get(rank)
         if number is not None:
             self.server.carry_out(self.server.machine.pulse(self.id, number, self.server.now_s()))
 
@@ -197,7 +202,7 @@ class SimGroup:
         self.phase = phase
 
         def arrive() -> None:
-            number = link.streams.get(0)  # type: ignore[union-attr]
+            number = None if link is None else link.streams.get(0)
             if number is not None:
                 now_s = self.server.now_s()
                 self.server.carry_out(self.server.machine.progress(self.id, number, step, phase, now_s))
@@ -215,7 +220,7 @@ class SimGroup:
         member = Member(id=self.id, step=self.step, commit_failures=self.failures)
 
         def arrive() -> None:
-            link.calls.add(call)  # type: ignore[attr-defined]
+            link.calls.add(call)
             self.server.told[call] = lambda told: link.send(lambda: self._answered(call, told), up=False)
             self.server.carry_out(self.server.machine.ask(member, call, self.server.now_s()))
 
@@ -251,7 +256,7 @@ class SimGroup:
         link = self.link
 
         def arrive() -> None:
-            number = link.streams.get(0)  # type: ignore[union-attr]
+            number = None if link is None else link.streams.get(0)
             if number is not None:
                 now_s = self.server.now_s()
                 effects = self.server.machine.abandon(self.id, number, quorum_id, "private", now_s)
@@ -264,7 +269,7 @@ class SimGroup:
         link = self.link
 
         def arrive() -> None:
-            number = link.streams.get(0)  # type: ignore[union-attr]
+            number = None if link is None else link.streams.get(0)
             if number is not None:
                 now_s = self.server.now_s()
                 effects = self.server.machine.goodbye(

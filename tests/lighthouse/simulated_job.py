@@ -99,7 +99,7 @@ class SimulatedJob:
         """One rank dies; its launcher ends the others a little later."""
         group = self._victim().group
         if group is not None and group.link is not None:
-            streams = group.link.streams  # type: ignore[attr-defined]
+            streams = group.link.streams
             rank = self.world.random.choice((0, 1))
             if rank in streams:
                 number = streams.pop(rank)

@@ -341,6 +341,16 @@ def test_a_server_without_the_service_is_no_error() -> None:
         server.stop(None).wait()
 
 
+def test_why_it_must_try_again_is_said_when_the_time_is_up(server: Threaded) -> None:
+    refused = Refusal.WARMING_UP
+    server.look(lambda lighthouse: setattr(lighthouse.coordinator, "attach", lambda _hello: refused))
+    with (
+        AttachStream(server.address, hello()) as stream,
+        pytest.raises(UnreachableError, match=r"not answered in 0 s \(warming_up: "),
+    ):
+        stream.open(0.4)
+
+
 def test_close_twice_and_without_open() -> None:
     stream = AttachStream("127.0.0.1:1", hello())
     stream.close()
