@@ -13,6 +13,7 @@ from lighthouse.client import Phase
 from replica.attempt import Attempt
 from replica.averaging import ReduceFailed
 from replica.bridge.manager import Start
+from replica.bridge.transport import tensor_bytes
 from replica.ledger import EventKind, Outcome, Reason
 from replica.recorder import Stopwatch
 from replica.rounds import Plan, deal
@@ -126,7 +127,6 @@ class Opening:
         group = self._group
         assert start.stash is not None
         assert start.received is not None
-        size = sum(tensor.numel() * tensor.element_size() for tensor in start.stash.values())
         group.adopt(start.stash, step)
         digest = group.state.digest(group.world_size) if group.config.digest_every else ""
         group.record.event(
@@ -135,7 +135,7 @@ class Opening:
             healed_from=start.healed_from,
             step=step,
             quorum_id=start.quorum_id,
-            bytes=size,
+            bytes=tensor_bytes(start.stash),
             seconds=start.received.seconds,
         )
 

@@ -1,6 +1,5 @@
 """torchft's Manager, reduced to what a step needs of it: begin an attempt, vote, and the step number."""
 
-import logging
 import os
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from replica.config import GroupConfig
 from replica.errors import RestartError
 from replica.mesh import Ranks, StoreAddress
 
-LOG = logging.getLogger(__name__)
 QUORUM_RETRY_INTERVAL_S = 0.5
 State = dict[str, torch.Tensor]
 
