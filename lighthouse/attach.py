@@ -36,7 +36,7 @@ class AttachStream(Lifeline):
         """See Lifeline."""
         super().__init__(address, hello, on_notice, jitter=jitter)
         self._welcome: Welcome | None = None
-        self._progress: tuple[int, Phase] | None = None
+        self._progress: pb.Progress | None = None
         self._progress_is_said = True
         # What was abandoned is said again on each new stream: nobody says whether it arrived.
         self._abandoned: deque[pb.Abandoned] = deque(maxlen=_MAX_ABANDONED)
@@ -54,10 +54,14 @@ class AttachStream(Lifeline):
         """
         return self._welcome if self._wait_until_open(timeout_s) else None
 
-    def progress(self, step: int, phase: Phase) -> None:
-        """Say where the group is. Never blocks: the latest word wins, also across a break."""
+    def progress(self, step: int, phase: Phase, rounds: int | None = None) -> None:
+        """Say where the group is. Never blocks: the latest word wins, also across a break.
+
+        `rounds`, of the compute phase, is how many were dealt to the group in this attempt.
+        """
+        word = pb.Progress(step=step, phase=pb.Phase.Name(phase), rounds=rounds)
         with self._changed:
-            self._progress, self._progress_is_said = (step, phase), False
+            self._progress, self._progress_is_said = word, False
             self._hello = replace(self._hello, step=step)
             self._changed.notify_all()
 
@@ -92,8 +96,7 @@ class AttachStream(Lifeline):
             return pb.AttachRequest(goodbye=self._goodbye)
         if self._progress is not None and not self._progress_is_said:
             self._progress_is_said = True
-            step, phase = self._progress
-            return pb.AttachRequest(progress=pb.Progress(step=step, phase=pb.Phase.Name(phase)))
+            return pb.AttachRequest(progress=self._progress)
         return None
 
     def _is_leaving(self) -> bool:

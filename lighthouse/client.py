@@ -90,7 +90,8 @@ def watch_events(address: str, job: str = "") -> Iterator[dict[str, Any]]:
 def evict(address: str, job: str, group: int, timeout_s: float = CALL_TIMEOUT_S) -> bool:
     """Have a group counted out now; its processes end themselves. Whether it was there.
 
-    Blocks. Raises ValueError for names that cannot be, and LighthouseError when nobody answers.
+    Blocks. Raises ValueError for names that cannot be, and LighthouseError when nobody answers or
+    the Lighthouse cannot write it down; then nothing was done.
     """
     _check_names(job, group)
     request = pb.EvictRequest(job=job, group=group)

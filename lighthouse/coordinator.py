@@ -168,10 +168,15 @@ class Coordinator:
         return known
 
     def evict(self, job: str, group: int) -> bool:
-        """Count a group out, as the operator wants it; whether it was there to be counted out."""
+        """Count a group out, as the operator wants it; whether it was there to be counted out.
+
+        Raises StoreError, and has done nothing, while the disk takes no record: a restart of the
+        server would let the group in again.
+        """
         machine = self._machines.get(job)
-        if machine is None:
+        if machine is None or group not in machine.table.slots:
             return False
+        self._store.write(machine.record)
         known, effects = machine.evict(group, "evicted by the operator", self._clock.now_s())
         self._carry_out(machine, effects)
         return known
@@ -285,9 +290,11 @@ class Coordinator:
         """The process of a rank runs."""
         self._carry_out(stream.machine, stream.machine.pulse(stream.id, stream.number, self._clock.now_s()))
 
-    def progress(self, stream: "Stream", step: int, phase: Phase) -> None:
-        """A group says where it is."""
-        effects = stream.machine.progress(stream.id, stream.number, step, phase, self._clock.now_s())
+    def progress(self, stream: "Stream", step: int, phase: Phase, rounds: int | None) -> None:
+        """A group says where it is, and how many rounds it computes there."""
+        effects = stream.machine.progress(
+            stream.id, stream.number, step, phase, self._clock.now_s(), rounds=rounds
+        )
         self._carry_out(stream.machine, effects)
 
     def abandon(self, stream: "Stream", quorum_id: int, cause: str) -> None:
@@ -340,9 +347,9 @@ class Stream:
         """The process of this rank runs."""
         self._coordinator.pulse(self)
 
-    def progress(self, step: int, phase: Phase) -> None:
-        """The group is at this step and phase."""
-        self._coordinator.progress(self, step, phase)
+    def progress(self, step: int, phase: Phase, rounds: int | None = None) -> None:
+        """The group is at this step and phase, where it computes `rounds`. None: it did not say."""
+        self._coordinator.progress(self, step, phase, rounds)
 
     def abandon(self, quorum_id: int, cause: str) -> None:
         """The group has given this attempt up."""

@@ -124,7 +124,9 @@ def _is_last(stream: Stream, request: Request) -> bool:
 def _is_last_word(stream: Stream, request: pb.AttachRequest, word: str | None) -> bool:
     match word:
         case "progress":
-            stream.progress(request.progress.step, _phase_of(request.progress.phase))
+            said = request.progress
+            rounds = said.rounds if said.HasField("rounds") else None
+            stream.progress(said.step, _phase_of(said.phase), rounds)
         case "abandoned":
             stream.abandon(request.abandoned.quorum_id, request.abandoned.cause[:_MAX_TEXT_CHARS])
         case "goodbye":

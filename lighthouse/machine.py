@@ -208,13 +208,15 @@ class JobMachine:
             slot.lines[rank].pulse_s = now_s
         return []
 
-    def progress(self, id: ReplicaId, stream: int, step: int, phase: Phase, now_s: float) -> Effects:
-        """A group says where it is."""
+    def progress(
+        self, id: ReplicaId, stream: int, step: int, phase: Phase, now_s: float, *, rounds: int | None = None
+    ) -> Effects:
+        """A group says where it is, and how many rounds it computes there, if it knows to say so."""
         slot, rank = self._on_stream(id, stream)
         if slot is None or slot.gone in FINAL:
             return []
         slot.lines[rank].speak(now_s)
-        slot.move(step, phase, now_s)
+        slot.move(step, phase, now_s, rounds=rounds)
         effects = self.table.hear(slot, now_s)
         if self._book.quorum is None and slot.is_in_attempt() and self.in_quorum(slot):
             for other in self.table.slots.values():

@@ -109,7 +109,7 @@ def _waits(slot: Slot) -> bool:
 
 
 def slowness(slots: Iterable[Slot]) -> dict[int | str, float]:
-    """How many times the median of the others each replica needs to compute, where that is known."""
+    """How many times the median of the others each replica needs for a round, where that is known."""
     usual_s = {
         slot.id.key: median(slot.computed_s) for slot in slots if len(slot.computed_s) >= _FEWEST_SAMPLES
     }

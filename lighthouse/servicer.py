@@ -119,7 +119,11 @@ class HeadwayServicer:
     async def evict(self, request: bytes, context: Any) -> pb.EvictResponse:
         """Count a group out."""
         message = await _about_a_job(pb.EvictRequest, request, context)
-        return pb.EvictResponse(known=self._coordinator.evict(message.job, message.group))
+        try:
+            return pb.EvictResponse(known=self._coordinator.evict(message.job, message.group))
+        except StoreError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        raise AssertionError("abort does not return")
 
     async def drain(self, request: bytes, context: Any) -> pb.DrainResponse:
         """Ask a group to leave at the end of its step."""
@@ -131,10 +135,8 @@ class HeadwayServicer:
         message = await _about_a_job(pb.ForgetRequest, request, context)
         try:
             return pb.ForgetResponse(known=self._coordinator.forget(message.job))
-        except JobAliveError as error:
+        except (JobAliveError, StoreError) as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        except StoreError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         raise AssertionError("abort does not return")
 
 

@@ -62,8 +62,9 @@ class Slot:
     are its open requests for a quorum, which `member` describes; `joined_s` is when it began to
     wait, and outlives a request that timed out and is made again. `answered` is what it had asked
     when it last got a quorum. `returning`: it was known before this slot was made. `moved_s` is
-    when it last made progress, `computed_s` how long its last phases of computing took. `slow` is
-    how many times the median of the others it needs, 0 where it is not steadily slower.
+    when it last made progress, `rounds` how many it is computing, `computed_s` how long one of them
+    took on average, in each of its last phases of computing. `slow` is how many times the median of
+    the others it needs, 0 where it is not steadily slower.
     """
 
     id: ReplicaId
@@ -82,16 +83,22 @@ class Slot:
     step: int = 0
     phase: Phase = Phase.UNSPECIFIED
     moved_s: float = 0.0
+    rounds: int = 1
     computed_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PHASES_REMEMBERED))
     suspect: bool = False
     slow: float = 0.0
 
-    def move(self, step: int, phase: Phase, now_s: float) -> None:
-        """Note where it is. Saying the same again is no progress."""
+    def move(self, step: int, phase: Phase, now_s: float, *, rounds: int | None = None) -> None:
+        """Note where it is. Saying the same again is no progress.
+
+        `rounds` is how many it was dealt; a client that does not tell is taken to have one.
+        """
         if (step, phase) == (self.step, self.phase):
             return
-        if self.phase is Phase.COMPUTE and phase is Phase.REDUCE and step == self.step:
-            self.computed_s.append(now_s - self.moved_s)
+        has_computed = self.phase is Phase.COMPUTE and phase is Phase.REDUCE and step == self.step
+        if has_computed and self.rounds > 0:
+            self.computed_s.append((now_s - self.moved_s) / self.rounds)
+        self.rounds = 1 if rounds is None else rounds
         self.step, self.phase, self.moved_s, self.suspect = step, phase, now_s, False
 
     @property

@@ -108,12 +108,14 @@ class Hello(_message.Message):
     def __init__(self, job: _Optional[str] = ..., group: _Optional[int] = ..., replica_id: _Optional[str] = ..., group_world_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., platform: _Optional[str] = ..., step: _Optional[int] = ..., group_rank: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "phase")
+    __slots__ = ("step", "phase", "rounds")
     STEP_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     step: int
     phase: Phase
-    def __init__(self, step: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
+    rounds: int
+    def __init__(self, step: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., rounds: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("finished", "step")

@@ -10,7 +10,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from replica.proc import processes
 
 POLL_INTERVAL_S = 0.5
 FROZEN_S = 5.0
@@ -19,15 +20,7 @@ STOPPED = frozenset("Tt")
 
 def children_of(pid: int) -> dict[int, str]:
     """Pids of the direct children of `pid`, each with its state letter; empty where /proc is not."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except (OSError, IndexError):
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found[int(entry.name)] = fields[0]
-    return found
+    return {child: each.state for child, each in processes().items() if each.parent == pid}
 
 
 def forward_sigterm(grace_s: float) -> threading.Event:

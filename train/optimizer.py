@@ -3,7 +3,7 @@
 import math
 
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from train.config import JobConfig, OptimizerSection, Schedule
 
@@ -34,9 +34,3 @@ def learning_rate(config: JobConfig, step: int) -> float:
     progress = min(1.0, (step - optimizer.warmup_steps) / length)
     low = optimizer.lr * optimizer.min_lr_ratio
     return low + (optimizer.lr - low) * 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
-    """Give all parameter groups of an optimizer the learning rate of the coming update."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr

@@ -3,7 +3,7 @@
 0.0 ask 0a 5        incarnation a of group 0 asks at step 5 (`fail`: its last commit failed)
 0.1 beat 1a         its heartbeat; likewise `attach 1a [STEP]`, `cancel 1a`
 0.1 watch 1a 1      its rank 1 opens its stream; `cut 1a RANK` breaks one, `pulse 1a RANK`
-0.1 tell 1a 5 REDUCE   its progress; `abandon 1a QUORUM`, `drain 1`, `evict 1`
+0.1 tell 1a 5 COMPUTE [ROUNDS]   its progress; `abandon 1a QUORUM`, `drain 1`, `evict 1`
 0.2 goodbye 1a 7    it leaves at step 7 (`finished`: the job is done)
 0.3 tick            nothing happens
 0.4 disk full       from now on no record can be written; `disk ok` ends that
@@ -114,9 +114,10 @@ class Transcript:
     def _pulse(self, name: str, rank: str = "0") -> None:
         self._show(self.machine.pulse(self._id(name), self._streams[name, int(rank)], self._now_s))
 
-    def _tell(self, name: str, step: str, phase: str) -> None:
+    def _tell(self, name: str, step: str, phase: str, *rounds: str) -> None:
         id, stream = self._id(name), self._streams[name, 0]
-        self._show(self.machine.progress(id, stream, int(step), Phase[phase], self._now_s))
+        told = int(rounds[0]) if rounds else None
+        self._show(self.machine.progress(id, stream, int(step), Phase[phase], self._now_s, rounds=told))
 
     def _abandon(self, name: str, quorum_id: str) -> None:
         id, stream = self._id(name), self._streams[name, 0]

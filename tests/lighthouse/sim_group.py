@@ -1,7 +1,6 @@
 """A simulated replica group: a launcher that restarts it, and its processes, which step in attempts."""
 
-from dataclasses import dataclass, field
-
+from sim_attempt import Attempt, dealt
 from sim_server import SimServer, is_end
 from sim_world import Act, Link, World
 
@@ -15,18 +14,6 @@ PULSE_S = 0.6
 ASK_TIMEOUT_S = 4.0
 
 
-@dataclass(eq=False)
-class Attempt:
-    """One try at a step: it commits when all its members have come to the reduce."""
-
-    quorum: Quorum
-    groups: list["SimGroup"] = field(default_factory=list)
-    reached: set[str] = field(default_factory=set)
-
-    def is_complete(self) -> bool:
-        return {member.id.text for member in self.quorum.members} <= self.reached
-
-
 class Launcher:
     """Starts the group anew whenever it has ended."""
 
@@ -36,6 +23,7 @@ class Launcher:
         self.number = number
         self.attempts = attempts
         self.incarnation = 0
+        self.slowness = 1.0
         self.group: SimGroup | None = None
         self.siblings: list[Launcher] = []
 
@@ -92,6 +80,7 @@ class SimGroup:
         self.heard_over: set[int] = set()
         self.abandoned: list[int] = []
         self.phase: Phase | None = None
+        self.rounds: int | None = None
         self.draining = False
         self._numbers = 0
         self.world.after(0.1, self._beat)
@@ -110,7 +99,7 @@ class SimGroup:
         for rank in RANKS:
             self._open(link, rank)
         if self.phase is not None:
-            self._tell(self.phase)
+            self._tell(self.phase, self.rounds)
         for quorum_id in self.abandoned[-3:]:
             self._say_abandoned(quorum_id)
         if self.attempt is None:
@@ -197,15 +186,16 @@ class SimGroup:
         if number is not None:
             self.server.carry_out(self.server.machine.pulse(self.id, number, self.server.now_s()))
 
-    def _tell(self, phase: Phase) -> None:
+    def _tell(self, phase: Phase, rounds: int | None = None) -> None:
         step, link = self.step, self.link
-        self.phase = phase
+        self.phase, self.rounds = phase, rounds
 
         def arrive() -> None:
             number = None if link is None else link.streams.get(0)
             if number is not None:
                 now_s = self.server.now_s()
-                self.server.carry_out(self.server.machine.progress(self.id, number, step, phase, now_s))
+                effects = self.server.machine.progress(self.id, number, step, phase, now_s, rounds=rounds)
+                self.server.carry_out(effects)
 
         self._up(arrive)
 
@@ -318,12 +308,19 @@ class SimGroup:
         self.launcher.attempts[id(told)] = attempt
         self.attempt, self.heard_over = attempt, set()
         attempt.groups.append(self)
-        phase = Phase.COMPUTE if self.step == told.max_step else Phase.HEAL
-        self.step = told.max_step
-        self._tell(phase)
-        self.world.after(self.world.random.uniform(0.2, 0.4), lambda: self._reach(attempt))
+        if self.step < told.max_step:
+            self.step = told.max_step
+            self._tell(Phase.HEAL)
+            self.world.after(self.world.random.uniform(0.2, 0.4), lambda: self._reach(attempt))
+            return
+        rounds = dealt(told).count(self.id)
+        self._tell(Phase.COMPUTE, rounds)
+        self.world.after(self._compute_s(rounds), lambda: self._reach(attempt))
 
     # Its step.
+
+    def _compute_s(self, rounds: int) -> float:
+        return rounds * self.launcher.slowness * self.world.random.uniform(0.1, 0.13)
 
     def _reach(self, attempt: Attempt) -> None:
         """It has computed, and waits in the reduce for the others."""

@@ -6,7 +6,7 @@ from oracle import expected
 from sim_world import Link, World
 
 from lighthouse import quorum_book
-from lighthouse.effects import Answer, CloseStream, Effect, Persist, Refuse, Tell
+from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse, Tell
 from lighthouse.machine import JobMachine
 from lighthouse.model import JobRecord, Key, Notice, NoticeKind, Quorum, Refusal
 from lighthouse.quorum import Decision, Ready, Rules, Situation
@@ -34,6 +34,7 @@ class SimServer:
         self.paused_until_s = 0.0
         self.links: list[Link] = []
         self.told: dict[int, Told] = {}
+        self.named_slow: set[object] = set()
         self.judge = Judge(self)
         self._lost_s = 0.0
         self._asleep_since_s: float | None = None
@@ -125,6 +126,8 @@ class SimServer:
                 case CloseStream(stream=stream, refusal=refusal):
                     self._tell(stream, refusal)
                     self.told.pop(stream, None)
+                case Note(happening=Happening.SLOW, fields=fields):
+                    self.named_slow.add(fields["replica"])
 
     def _tell(self, stream: int, word: Notice | Refusal) -> None:
         """To a stream whose end the server has not noticed yet, in vain."""

@@ -12,9 +12,10 @@ KEEPALIVE_S = 3.0
 
 
 class World:
-    """A queue of things that will happen."""
+    """A queue of things that will happen. `late` is the share of messages that take long."""
 
     def __init__(self, seed: int) -> None:
+        self.late = 0.03
         self.random = random.Random(seed)
         self.now_s = 0.0
         self._queue: list[tuple[float, int, Act]] = []
@@ -37,7 +38,7 @@ class World:
 
     def delay_s(self) -> float:
         """How long a message takes: mostly next to nothing, now and then long."""
-        return self.random.uniform(0.2, 0.6) if self.chance(0.03) else self.random.uniform(0.001, 0.01)
+        return self.random.uniform(0.2, 0.6) if self.chance(self.late) else self.random.uniform(0.001, 0.01)
 
 
 class Link:

@@ -5,8 +5,11 @@
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from sim_group import Attempt, Launcher
+from sim_attempt import Attempt
+from sim_group import Launcher
 from sim_server import REAL_DECIDE, SimServer
 from sim_world import World
 
@@ -41,19 +44,33 @@ class SimulatedJob:
 
     def live(self) -> "SimulatedJob":
         """One whole life. A failure names the seed."""
-        quorum_book.decide = self.server.judge.decided
-        try:
+        with self._judged():
             self.world.after(1.0, self._make_trouble)
             self.world.run(FAULTS_S)
             self._make_peace()
             step = self.server.judge.highest_step
             self.world.run(FAULTS_S + CALM_S, stop=lambda: self._all_beyond(step + 2))
             assert self._all_beyond(step + 2), self._complaint()
+        return self
+
+    def live_in_peace(self, *, slow_group: int | None = None) -> set[object]:
+        """A while without a fault; who was named as slow. `slow_group` needs twice the time."""
+        self.world.late = 0.0
+        if slow_group is not None:
+            self.launchers[slow_group].slowness = 2.0
+        with self._judged():
+            self.world.run(FAULTS_S)
+        return self.server.named_slow
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        quorum_book.decide = self.server.judge.decided
+        try:
+            yield
         except AssertionError as error:
             raise AssertionError(f"seed {self.seed} at {self.world.now_s:.1f} s: {error}") from error
         finally:
             quorum_book.decide = REAL_DECIDE
-        return self
 
     def _all_beyond(self, step: int) -> bool:
         groups = [launcher.group for launcher in self.launchers]

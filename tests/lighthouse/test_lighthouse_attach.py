@@ -113,6 +113,17 @@ def test_the_life_of_a_group(server: Threaded) -> None:
     assert attach_threads() == []
 
 
+def test_rounds_are_told_with_the_phase_and_none_is_not_the_same_as_untold(server: Threaded) -> None:
+    with AttachStream(server.address, hello()) as stream:
+        stream.open(10)
+        for step, rounds, understood in ((3, 2, 2), (4, 0, 0), (5, None, 1)):
+            stream.progress(step, Phase.COMPUTE, rounds)
+            server.wait(lambda slot, step=step: slot is not None and slot.step == step)
+            slot = server.slot(0)
+            assert slot is not None
+            assert slot.rounds == understood
+
+
 def test_leaving_without_a_goodbye_is_a_death(server: Threaded) -> None:
     with AttachStream(server.address, hello()) as stream:
         stream.open(10)

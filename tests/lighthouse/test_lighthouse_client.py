@@ -26,6 +26,7 @@ from lighthouse.client import (
     watch_events,
 )
 from lighthouse.slot import Gone
+from lighthouse.store import MemoryStore, StoreError
 
 
 @pytest.fixture
@@ -47,6 +48,24 @@ def test_status_and_forget(server: Threaded) -> None:
     assert forget(server.address, "job")
     with pytest.raises(ValueError, match="malformed job name 'a b'"):
         forget(server.address, "a b")
+
+
+def test_a_full_disk_is_the_reason_that_the_operator_hears(
+    server: Threaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_store: MemoryStore, *_arguments: object) -> None:
+        raise StoreError("cannot write to the state directory: check the disk and its permissions")
+
+    with AttachStream(server.address, hello()) as stream:
+        stream.open(10)
+        monkeypatch.setattr(MemoryStore, "write", full)
+        with pytest.raises(RefusedError, match="refuses: cannot write to the state directory"):
+            evict(server.address, "job", 0)
+        assert stream.goodbye(finished=False, step=0)
+    monkeypatch.setattr(MemoryStore, "forget", full)
+    server.wait(lambda slot: slot is not None and not slot.lines)
+    with pytest.raises(RefusedError, match="refuses: cannot write to the state directory"):
+        forget(server.address, "job")
 
 
 def test_evict_and_drain_say_whether_the_group_lives(server: Threaded) -> None:

@@ -99,6 +99,23 @@ def test_the_end_of_a_job_is_not_promised_before_it_is_on_disk() -> None:
     assert run(body).load()["job"].finished_step == 9
 
 
+def test_an_operator_evicts_nobody_while_the_disk_is_full() -> None:
+    async def refused(coordinator: Coordinator, clock: ManualClock, store: SickStore) -> None:
+        await quorum_id(coordinator, "job/0:a")
+        store.full = True
+        with pytest.raises(StoreError, match="the disk is full"):
+            coordinator.evict("job", 0)
+        assert coordinator.machines["job"].table.slots[0].gone is None
+        store.full = False
+        assert coordinator.evict("job", 0)
+        assert not coordinator.evict("job", 0)
+
+    async def after_a_restart(coordinator: Coordinator, _clock: ManualClock, _store: SickStore) -> None:
+        assert coordinator.attach(hello(0, "a")) is Refusal.EVICTED
+
+    run(after_a_restart, run(refused))
+
+
 def test_what_is_on_record_is_taken_up() -> None:
     store = SickStore()
     store.write(JobRecord(job="job", quorum_id=70, members=("job/0:a",), max_step=5))

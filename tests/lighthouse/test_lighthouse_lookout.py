@@ -1,5 +1,6 @@
 """The lookout in scenarios: one that beats and does not move, one that heals, one that is slow."""
 
+import pytest
 from machine_transcript import Transcript
 from test_lighthouse_machine_notices import after_both
 
@@ -86,18 +87,40 @@ def test_all_in_the_reduce_for_too_long_ends_the_attempt_and_then_shows_who_is_s
     )
 
 
-def test_a_group_that_is_steadily_slower_is_named_and_stays() -> None:
-    player = scenario("\n1.1 tell 0a 5 COMPUTE\n1.1 tell 1a 5 COMPUTE")
-    start_s = 1.1
-    for step in range(5, 12):
+def take_steps(player: Transcript, rounds_of_1: str = "") -> None:
+    """Seven steps, in each of which group 0 needs one second to compute and group 1 two."""
+    for number, step in enumerate(range(5, 12)):
+        at, done = 1.1 + 2 * number, 3.1 + 2 * number
         player.play(
-            f"{start_s + 1:.1f} tell 0a {step} REDUCE\n{start_s + 2:.1f} tell 1a {step} REDUCE\n"
-            f"{start_s + 2:.1f} ask 0a {step + 1}\n{start_s + 2:.1f} ask 1a {step + 1}\n"
-            f"{start_s + 2:.1f} tell 0a {step + 1} COMPUTE\n{start_s + 2:.1f} tell 1a {step + 1} COMPUTE\n"
-            f"{start_s + 2:.1f} tick"
+            f"{at} tell 0a {step} COMPUTE 1\n{at} tell 1a {step} COMPUTE {rounds_of_1}\n"
+            f"{at + 1:.1f} tell 0a {step} REDUCE\n{done:.1f} tell 1a {step} REDUCE\n"
+            f"{done:.1f} ask 0a {step + 1}\n{done:.1f} ask 1a {step + 1}\n{done:.1f} tick"
         )
-        start_s += 2
+
+
+def test_a_group_that_is_steadily_slower_is_named_once_and_stays() -> None:
+    player = scenario("")
+    take_steps(player, rounds_of_1="1")
     assert sum("replica_slow group 1" in line for line in player.lines) == 1
-    assert player.machine.table.slots[1].slow == 2.0
+    assert player.machine.table.slots[1].slow == pytest.approx(2.0)
     assert player.machine.table.slots[0].slow == 0.0
     assert player.machine.table.slots[1].gone is None
+
+
+def test_a_group_that_was_dealt_more_rounds_is_not_slow() -> None:
+    player = scenario("")
+    take_steps(player, rounds_of_1="2")
+    assert not any("replica_slow" in line for line in player.lines)
+
+
+def test_a_spare_that_computes_nothing_makes_nobody_slow() -> None:
+    player = scenario("")
+    take_steps(player, rounds_of_1="0")
+    assert not player.machine.table.slots[1].computed_s
+    assert not any("replica_slow" in line for line in player.lines)
+
+
+def test_a_group_that_tells_no_rounds_is_taken_to_have_one() -> None:
+    player = scenario("")
+    take_steps(player)
+    assert player.machine.table.slots[1].slow == pytest.approx(2.0)

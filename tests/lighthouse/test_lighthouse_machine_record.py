@@ -64,6 +64,30 @@ def test_a_full_disk_stops_new_quorums_and_forgets_nothing() -> None:
     )
 
 
+def test_an_eviction_that_could_not_be_written_is_written_as_soon_as_there_is_room() -> None:
+    check(
+        """
+        0.0 attach 0a
+          => 0a starts: FRESH, step 0
+        0.0 ask 0a 1
+          => on disk: quorum 1, step 1
+          => quorum 1 [0] step 1, to 0a
+        1.0 disk full
+        1.0 evict 0
+          => not written
+          => told 0a: EVICTED: the operator
+          => stream of 0a closed: evicted
+          => replica_gone group 0 evicted
+        1.1 disk ok
+        1.1 tick
+          => on disk: quorum 1, step 1
+        1.2 restart
+        1.3 attach 0a
+          => 0a refused: evicted
+        """
+    )
+
+
 def test_a_step_on_record_means_heal_also_after_a_restart() -> None:
     check(
         """

@@ -43,6 +43,15 @@ def test_a_seed_can_be_played_again() -> None:
     assert first.world.now_s == second.world.now_s
 
 
+@pytest.mark.parametrize("groups", range(2, 6))
+def test_only_the_slow_are_named_however_many_rounds_they_are_dealt(groups: int) -> None:
+    seeds = range(groups - 2, 400, 40)
+    for seed in seeds:
+        assert len(SimulatedJob(seed).launchers) == groups
+        assert SimulatedJob(seed).live_in_peace() == set()
+        assert SimulatedJob(seed).live_in_peace(slow_group=1) == {"group 1"}
+
+
 def no_objection(*_arguments: object) -> None:
     """A rule of the decision that never forbids anything."""
 

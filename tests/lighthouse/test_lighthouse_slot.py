@@ -2,7 +2,7 @@
 
 import pytest
 
-from lighthouse.model import Member, parse_replica_id
+from lighthouse.model import Member, Phase, parse_replica_id
 from lighthouse.slot import Gone, Slot, SlotState
 
 ID = parse_replica_id("job/0:a")
@@ -27,6 +27,33 @@ def test_an_answered_call_gives_up_its_place() -> None:
     slot.withdraw(1, 11.0)
     slot.begin_to_ask(MEMBER, 2, 12.0, keep_joined_s=5.0)
     assert slot.joined_s == 12.0
+
+
+@pytest.mark.parametrize(
+    ("rounds", "sample_s"), [(None, [6.0]), (0, []), (1, [6.0]), (3, [2.0])], ids=["untold", "0", "1", "3"]
+)
+def test_the_time_to_compute_is_that_of_one_round(rounds: int | None, sample_s: list[float]) -> None:
+    slot = Slot(id=ID)
+    slot.move(4, Phase.COMPUTE, 10.0, rounds=rounds)
+    slot.move(4, Phase.REDUCE, 16.0)
+    assert list(slot.computed_s) == sample_s
+
+
+def test_the_next_phase_does_not_inherit_the_rounds_of_the_last() -> None:
+    slot = Slot(id=ID)
+    slot.move(4, Phase.COMPUTE, 10.0, rounds=3)
+    slot.move(4, Phase.REDUCE, 16.0)
+    slot.move(5, Phase.COMPUTE, 20.0)
+    slot.move(5, Phase.REDUCE, 22.0)
+    assert list(slot.computed_s) == [2.0, 2.0]
+
+
+def test_an_attempt_that_ended_before_the_reduce_is_no_sample() -> None:
+    slot = Slot(id=ID)
+    slot.move(4, Phase.COMPUTE, 10.0, rounds=1)
+    slot.move(4, Phase.QUORUM, 11.0)
+    slot.move(4, Phase.REDUCE, 12.0)
+    assert not slot.computed_s
 
 
 @pytest.mark.parametrize("gone", Gone)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from train.config import JobConfig, JobSection, OptimizerSection, Schedule
 from train.model import build_model
-from train.optimizer import build_optimizer, learning_rate, set_learning_rate
+from train.optimizer import build_optimizer, learning_rate
 
 
 def config_of(*, steps: int = 100, warmup_steps: int = 10, schedule: Schedule = Schedule.COSINE) -> JobConfig:
@@ -67,9 +67,3 @@ def test_a_model_of_matrices_alone_gets_one_group() -> None:
     (group,) = optimizer.param_groups
     assert group["lr"] == 0.5
     assert group["betas"] == (0.8, 0.95)
-
-
-def test_setting_the_learning_rate_reaches_every_group() -> None:
-    optimizer = build_optimizer(torch.nn.Linear(2, 2), OptimizerSection())
-    set_learning_rate(optimizer, 0.25)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]

@@ -1,12 +1,12 @@
 """Process trees on this machine: who belongs to whom, and how to end them and leave none behind.
 
-Only Linux' /proc is read. A process belongs to a tree if it descends from the tree's root, or if its
-environment carries the tree's mark: torchrun gives its workers sessions of their own, and a worker
-whose launcher was killed has lost its parent, so neither sessions nor parents alone would find them.
+A process belongs to a tree if it descends from the tree's root, or if its environment carries the
+tree's mark: torchrun gives its workers sessions of their own, and a worker whose launcher was killed
+has lost its parent, so neither sessions nor parents alone would find them.
 
-Run as a script (`python processes.py MARK`) this file is the guard of a local cluster: it waits until
-its standard input ends, which happens even if the cluster's process is killed with SIGKILL, and then
-ends every process with the mark. Hence this file imports the standard library only.
+The guard of a local cluster is a process of its own, which ends all that carries the cluster's mark
+even if the cluster's process is killed with SIGKILL. It has nothing to import from but the standard
+library and Headway's own folder, so that it starts at once.
 """
 
 import contextlib
@@ -17,12 +17,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 from types import TracebackType
+
+from replica import proc
 
 MARK_VARIABLE = "HEADWAY_LOCAL"
 
 _POLL_S = 0.02
 _GONE_S = 5.0
+_ROOT = Path(__file__).parents[2]
+_GUARD = (
+    "import sys; root, mark = sys.argv[1:]; sys.path.append(root); "
+    "from train.cluster.processes import guard; guard(mark)"
+)
 
 
 def environment_of(pid: int) -> dict[str, str]:
@@ -37,19 +45,12 @@ def environment_of(pid: int) -> dict[str, str]:
 
 def parents() -> dict[int, int]:
     """Parent of every living process on the machine, by pid. Zombies count as gone."""
-    found: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        parent = _living_parent(int(name))
-        if parent is not None:
-            found[int(name)] = parent
-    return found
+    return {pid: each.parent for pid, each in proc.processes().items()}
 
 
 def is_running(pid: int) -> bool:
     """Whether the process exists and is not a zombie."""
-    return _living_parent(pid) is not None
+    return proc.process(pid) is not None
 
 
 def members(mark: str, root: int | None) -> list[int]:
@@ -150,9 +151,8 @@ class Guard:
     """
 
     def __init__(self, mark: str) -> None:
-        command = [sys.executable, "-I", "-S", os.path.abspath(__file__), mark]
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(_ROOT), mark],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -182,17 +182,6 @@ class Guard:
         self.close()
 
 
-def _living_parent(pid: int) -> int | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
-        return None
-    # The command's name stands in brackets and may itself hold brackets and spaces.
-    state, parent = text[text.rfind(b")") + 2 :].split(maxsplit=2)[:2]
-    return None if state in (b"Z", b"X") else int(parent)
-
-
 def _has_mark(pid: int, mark: str) -> bool:
     found = environment_of(pid).get(MARK_VARIABLE, "")
     return found == mark or found.startswith(mark + "/")
@@ -212,7 +201,8 @@ def _descendants(parent_of: dict[int, int], roots: Collection[int]) -> set[int]:
     return found
 
 
-def _guard(mark: str) -> None:
+def guard(mark: str) -> None:
+    """What the guard's process does: waits for the end of its standard input, then ends the marked."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     guarded = os.getppid()
@@ -222,7 +212,3 @@ def _guard(mark: str) -> None:
         if readable and not os.read(0, 1):
             break
     kill_until_none(mark, timeout_s=_GONE_S)
-
-
-if __name__ == "__main__":
-    _guard(sys.argv[1])
