@@ -1,6 +1,6 @@
 """One try at a step by one quorum: the micro-batches dealt to this rank, the sum, the vote, the update."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from replica.position import sample_indices
 from replica.recorder import Stopwatch
 from replica.rng import seeded
 from replica.rounds import Plan, micro_batch_of
-from replica.step import verdict
+from replica.step import outcome, verdict
 
 if TYPE_CHECKING:
     from replica.group import ReplicaGroup
@@ -33,12 +33,15 @@ class MicroBatch:
     step: int
     index: int
     micro_batches: int
+    note_data: Callable[[int, int], None] = lambda count, dataset_size: None
 
     def samples(self, count: int, dataset_size: int) -> tuple[int, ...]:
         """Indices of its `count` samples in a data set of `dataset_size`, reshuffled each epoch.
 
-        `count` must be the same for all micro-batches of the job, or samples would repeat.
+        Both must be the same for all micro-batches of the job, or samples would be lost or repeated:
+        raises ValueError where they are not.
         """
+        self.note_data(count, dataset_size)
         return sample_indices(
             seed=self.seed,
             step=self.step,
@@ -91,6 +94,7 @@ class Attempt:
                         step=self.step,
                         index=index,
                         micro_batches=group.config.micro_batches,
+                        note_data=group.note_data,
                     )
                 self._end_round(round_index)
 
@@ -113,6 +117,7 @@ class Attempt:
         if self._loss is None:
             raise ValueError("attempt.backward(loss) must be called once for each micro-batch")
         group = self._group
+        group.buffers.check()
         group.sum.add_round(round_index, self._loss)
         known = self._input_hash is not None
         over = group.notices.over(self.quorum_id)
@@ -129,10 +134,11 @@ class Attempt:
         )
 
     def commit(self) -> bool:
-        """Sum over all groups, vote, and take the optimizer step; False when the attempt is discarded.
+        """Sum over all groups, vote, and take the optimizer step; False when that did not come about.
 
         Blocks until the other groups of the quorum have come to the same point or one of them is
-        found dead. After False, the same step is tried again by the next attempt.
+        found dead. After False, the next attempt tries the same step again, with the rounds that
+        this group has finished.
         """
         if self.ended:
             raise ValueError("attempt.commit() was called twice")
@@ -145,7 +151,7 @@ class Attempt:
         with self._watch.time("vote"):
             committed = group.bridge.vote(reason is Reason.NONE)
         if not committed or isinstance(result, ReduceFailed):
-            self._discard(reason if reason is not Reason.NONE else Reason.VOTED_DOWN)
+            self._give_up(reason if reason is not Reason.NONE else Reason.VOTED_DOWN)
             return False
         self._apply(result)
         return True
@@ -156,7 +162,7 @@ class Attempt:
             return ReduceFailed(error=self._over)
         group.stream.progress(self.step, Phase.REDUCE)
         with self._watch.time("reduce"):
-            return group.sum.reduce(group.bridge.process_group.sum_in_place)
+            return group.sum.reduce(group.bridge.process_group)
 
     def _verdict(self, result: Reduced | ReduceFailed) -> Reason:
         """Whether this rank may commit; a failure that others may not see is told to them."""
@@ -169,26 +175,37 @@ class Attempt:
         return reason
 
     def _name_non_finite(self, result: Reduced) -> None:
+        """Say whose loss or gradient is not finite. The rank is that of the shard where it shows."""
         group = self._group
-        for round_index, loss in enumerate(result.losses):
-            if loss - loss != 0:
-                index = micro_batch_of(round_index, group.rank, group.world_size)
-                owner = self._plan.owners[round_index]
-                group.warn(
-                    f"step {self.step}: loss {loss} in micro-batch {index} of group {owner}, "
-                    f"rank {group.rank}"
-                )
+        for index in result.bad_rounds:
+            micro_batch, owner = micro_batch_of(index, group.rank, group.world_size), self._plan.owners[index]
+            loss = result.losses[index]
+            what = "gradient" if loss - loss == 0 else f"loss ({loss})"
+            group.warn(
+                f"step {self.step}: the {what} in micro-batch {micro_batch} of group {owner}, "
+                f"rank {group.rank}, is not finite"
+            )
+            group.record.event(
+                EventKind.NON_FINITE, step=self.step, owner=owner, micro_batch=micro_batch, loss=loss
+            )
+        if result.overflow:
+            group.warn(f"step {self.step}: the sum of all gradients is too large for a float32")
 
-    def _discard(self, reason: Reason) -> None:
+    def _give_up(self, reason: Reason) -> None:
+        """End the attempt without a commit. All ranks keep their finished rounds, or all drop them."""
         group = self._group
-        group.sum.reset()
+        if any(row[0] for row in group.ranks.share([reason is Reason.NON_FINITE])):
+            reason = Reason.NON_FINITE
+        rounds = group.held_rounds()
+        if outcome(reason) is Outcome.DISCARDED:
+            group.sum.reset()
         group.record.attempt(
             step=self.step,
             quorum_id=self.quorum_id,
-            outcome=Outcome.DISCARDED,
+            outcome=outcome(reason),
             reason=reason,
             participants=self._participants,
-            rounds=self._own_rounds(),
+            rounds=rounds,
             healed_from=self._healed_from,
             seconds=self._watch.seconds(),
         )
@@ -222,10 +239,6 @@ class Attempt:
     @property
     def _healed_from(self) -> tuple[int, ...] | None:
         return None if self._start.healed_from is None else (self._start.healed_from,)
-
-    def _own_rounds(self) -> tuple[tuple[int, int], ...]:
-        mine = self._group.config.group
-        return tuple((index, mine) for index in self._plan.rounds_of(mine))
 
 
 def as_signed(value: int) -> int:

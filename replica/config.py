@@ -5,11 +5,19 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from pathlib import Path
 
 from replica.errors import UserError
 
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Mode(StrEnum):
+    """How gradients are added up: free of order, or as plain floating-point numbers."""
+
+    EXACT = "exact"
+    FAST = "fast"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +67,8 @@ class GroupConfig:
     that makes one step. seed: of data order and of every micro-batch's randomness. out: folder for
     ledger and events, or None for neither. advertise_addr: the address under which peers reach
     this group, None for the interface that reaches the Lighthouse. digest_every: steps between
-    digests of the state, 0 for never. fingerprint: identifies the configuration to the Lighthouse.
+    digests of the state, 0 for never. mode: how gradients are added up. fingerprint: identifies the
+    configuration to the Lighthouse.
     """
 
     job: str
@@ -71,6 +80,7 @@ class GroupConfig:
     out: Path | None = None
     advertise_addr: str | None = None
     digest_every: int = 0
+    mode: Mode = Mode.EXACT
     max_nonfinite_steps: int = 5
     fingerprint: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -103,8 +113,8 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> di
     """The GroupConfig fields that environment variables set.
 
     Reads REPLICA_GROUP_ID, TORCHFT_LIGHTHOUSE and HEADWAY_ followed by JOB, OUT,
-    STEPS, SEED, DIGEST_EVERY or ADVERTISE_ADDR.
-    Raises UserError for a malformed number.
+    STEPS, SEED, DIGEST_EVERY, MODE or ADVERTISE_ADDR.
+    Raises UserError for a malformed number or an unknown mode.
     """
     found: dict[str, object] = {}
     for variable, name in (
@@ -114,6 +124,10 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> di
     ):
         if environment.get(variable):
             found[name] = environment[variable]
+    if mode := environment.get("HEADWAY_MODE"):
+        if mode not in list(Mode):
+            raise UserError(f"HEADWAY_MODE is {mode!r}: use {' or '.join(Mode)}")
+        found["mode"] = Mode(mode)
     if environment.get("HEADWAY_OUT"):
         found["out"] = Path(environment["HEADWAY_OUT"])
     for variable, name in (

@@ -15,16 +15,19 @@ from torch.distributed.fsdp import fully_shard
 
 from lighthouse.client import Phase, parse_address
 from replica.address import reachable_address
+from replica.alone import NO_LIGHTHOUSE, AloneBridge, AloneStream
 from replica.attempt import Attempt
-from replica.averaging import GradientSum
+from replica.averaging import gradient_sum
 from replica.bridge.manager import ManagerBridge
 from replica.bridge.transport import Sent
-from replica.config import GroupConfig, settings_from_environment
+from replica.buffers import BufferGuard
+from replica.config import GroupConfig, Mode, settings_from_environment
 from replica.errors import UserError
 from replica.failures import Failures
 from replica.ledger import EventKind, Reason, new_incarnation
 from replica.mesh import Ranks
 from replica.notices import Notices, drain_on_sigterm
+from replica.numerics import numeric_platform
 from replica.opening import STEP_STAMP, Opening, Turn
 from replica.recorder import Recorder
 from replica.rounds import rounds_per_step
@@ -45,6 +48,8 @@ class ReplicaGroup:
     RestartError when this incarnation cannot go on; `replica.run` turns both into exit codes.
     """
 
+    bridge: ManagerBridge | AloneBridge
+
     def __init__(self, config: GroupConfig, *, device: str = "cpu", threads: int | None = 1) -> None:
         """Join the ranks of the group; blocks until all of them are there.
 
@@ -57,15 +62,20 @@ class ReplicaGroup:
         self.config = config
         self.ranks = Ranks(device_type=device, timeout_s=config.timeouts.vote_s)
         self.rounds = rounds_per_step(config.micro_batches, self.world_size)
-        self._advertise_addr = config.advertise_addr or reachable_address(config.lighthouse)
+        self._alone = config.lighthouse == NO_LIGHTHOUSE
         incarnation = f"{self.ranks.share([int(new_incarnation(), 16)])[0][0]:08x}"
         self.record = Recorder(out=config.out, group=config.group, rank=self.rank, incarnation=incarnation)
         self.notices = Notices()
-        self.stream = LighthouseStream(config, self.rank, self.notices)
+        self.stream: LighthouseStream | AloneStream = AloneStream()
+        self._advertise_addr = config.advertise_addr or "127.0.0.1"
+        if not self._alone:
+            self.stream = LighthouseStream(config, self.rank, self.notices)
+            self._advertise_addr = config.advertise_addr or reachable_address(config.lighthouse)
         self.told_of_deaths = False
         self._step = 0
         self.failures = Failures(max_non_finite=config.max_nonfinite_steps)
         self._model: nn.Module | None = None
+        self._data: tuple[int, int] | None = None
 
     @classmethod
     def from_env(cls, *, device: str = "cpu", threads: int | None = 1, **settings: Any) -> Self:
@@ -77,9 +87,13 @@ class ReplicaGroup:
         merged.setdefault("job", "job")
         merged.setdefault("group", 0)
         if "lighthouse" not in merged:
-            raise UserError("no Lighthouse is given: set TORCHFT_LIGHTHOUSE=HOST:PORT, or start one first")
+            raise UserError(
+                "no Lighthouse is given: set TORCHFT_LIGHTHOUSE=HOST:PORT, or start one first; "
+                "TORCHFT_LIGHTHOUSE=none trains one group alone, without fault tolerance"
+            )
         try:
-            merged["lighthouse"] = parse_address(str(merged["lighthouse"]))
+            if merged["lighthouse"] != NO_LIGHTHOUSE:
+                merged["lighthouse"] = parse_address(str(merged["lighthouse"]))
         except ValueError as error:
             raise UserError(str(error)) from None
         if merged.get("out") is not None:
@@ -129,10 +143,10 @@ class ReplicaGroup:
 
         clip_norm bounds the 2-norm of the mean gradient of a step.
         """
-        _refuse_unsynchronised_buffers(model)
         self._model = model
+        self.buffers = BufferGuard(model)
         self.state = TrainingState(model, optimizer)
-        self.sum = GradientSum(self.state.parameters, self.rounds)
+        self.sum = gradient_sum(self.config.mode, self.state.parameters, self.rounds)
         self.updater = Updater(
             parameters=self.state.parameters,
             optimizer=optimizer,
@@ -160,7 +174,8 @@ class ReplicaGroup:
 
     def _signature(self) -> int:
         """A 63-bit hash of what all groups must have in common to add up their gradients."""
-        text = f"{self.state.layout()} {self.config.micro_batches} {self.world_size} {self.config.seed}"
+        config = self.config
+        text = f"{self.state.layout()} {config.micro_batches} {self.world_size} {config.seed} {config.mode}"
         return xxhash.xxh64_intdigest(text.encode()) >> 1
 
     def _leave(self) -> None:
@@ -175,25 +190,13 @@ class ReplicaGroup:
 
     def _join(self) -> bool:
         """Connect to the Lighthouse and start the Manager; False when the job is finished."""
-        LOG.info("timeouts: %s", self.config.timeouts.describe())
-        self.ranks.first_then_all(
-            self.stream.wait_until_reachable, timeout_s=2 * self.config.timeouts.lighthouse_wait_s
-        )
-        store = self.ranks.open_store(self._advertise_addr)
-        self.bridge = ManagerBridge(
-            config=self.config,
-            ranks=self.ranks,
-            store=store,
-            advertise_addr=self._advertise_addr,
-            signature=self._signature(),
-            export=self._export,
-            on_sent=self._on_sent,
-            on_fetch=lambda: self.stream.progress(self._step, Phase.HEAL),
-            interrupts=self.notices,
-        )
+        if self._alone:
+            self.bridge = AloneBridge(group=self.config.group, ranks=self.ranks, step=lambda: self._step)
+        else:
+            self.bridge = self._connect()
         self.record.group_event(
             EventKind.GROUP_STARTED,
-            mode="fast",
+            mode=self.config.mode,
             rounds=self.rounds,
             ranks=self.world_size,
             pid=os.getpid(),
@@ -201,9 +204,28 @@ class ReplicaGroup:
         )
         return not self._attach()
 
+    def _connect(self) -> ManagerBridge:
+        LOG.info("timeouts: %s", self.config.timeouts.describe())
+        self.ranks.first_then_all(
+            self.stream.wait_until_reachable, timeout_s=2 * self.config.timeouts.lighthouse_wait_s
+        )
+        return ManagerBridge(
+            config=self.config,
+            ranks=self.ranks,
+            store=self.ranks.open_store(self._advertise_addr),
+            advertise_addr=self._advertise_addr,
+            signature=self._signature(),
+            held=lambda: self.sum.held,
+            export=self._export,
+            on_sent=self._on_sent,
+            on_fetch=lambda: self.stream.progress(self._step, Phase.HEAL),
+            interrupts=self.notices,
+        )
+
     def _attach(self) -> bool:
         """Open the streams of all ranks, rank 0's first; whether the job is finished already."""
-        identity = (self.bridge.replica_id, self.world_size, self._fingerprint())
+        platform = numeric_platform(self.mesh.device_type) if self.config.mode is Mode.EXACT else ""
+        identity = (self.bridge.replica_id, self.world_size, self._fingerprint(), platform)
         check = self.stream.attach(*identity) if self.rank == 0 else StartCheck.GO_ON
         answers = self.ranks.share([check, int(self.stream.tells_deaths)])
         self.told_of_deaths = bool(answers[0][1])
@@ -220,9 +242,37 @@ class ReplicaGroup:
         return xxhash.xxh3_128_hexdigest(f"{self._signature()} {self.config.fingerprint}".encode())
 
     def adopt(self, state: dict[str, torch.Tensor], step: int) -> None:
-        """Make a fetched state, and its step number, this group's own."""
+        """Make a fetched state, and its step number, this group's own; rounds of older steps go."""
         self.state.adopt(state)
+        self.sum.reset()
         self._step = step
+
+    def note_data(self, samples_per_micro_batch: int, dataset_size: int) -> None:
+        """Write down, once, what a step reads of the data. Raises ValueError where that changes."""
+        if self._data is None:
+            self._data = (samples_per_micro_batch, dataset_size)
+            self.record.group_event(
+                EventKind.DATA, samples_per_micro_batch=samples_per_micro_batch, dataset_size=dataset_size
+            )
+        elif self._data != (samples_per_micro_batch, dataset_size):
+            raise ValueError(
+                f"samples({samples_per_micro_batch}, {dataset_size}) came after samples{self._data}: "
+                f"samples would be lost or repeated; use the same numbers for the whole job"
+            )
+
+    def note_evaluation(self, loss: float) -> None:
+        """Write down the loss on held-out data of the state that `step` committed steps led to.
+
+        loss: this rank's; the mean over the ranks is written. A collective of the group. Raises
+        RestartError when a sibling is gone.
+        """
+        mean = self.ranks.mean(loss)
+        LOG.info("step %s: held-out loss %.4f", self._step, mean)
+        self.record.group_event(EventKind.EVALUATION, step=self._step, loss=mean)
+
+    def held_rounds(self) -> tuple[tuple[int, int], ...]:
+        """The rounds of this step that this group holds, as the ledger names them."""
+        return tuple((index, self.config.group) for index in sorted(self.sum.held))
 
     def attempt_ended(self, reason: Reason) -> None:
         """Count an attempt that ended with `reason`; raises where the same failure comes for ever."""
@@ -262,13 +312,3 @@ class ReplicaGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _refuse_unsynchronised_buffers(model: nn.Module) -> None:
-    """Buffers that training changes would differ between groups: no one averages them."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
-            raise UserError(
-                f"module {name or 'root'} ({type(module).__name__}) keeps running statistics, which would "
-                f"differ between groups: use LayerNorm, RMSNorm or GroupNorm, or track_running_stats=False"
-            )

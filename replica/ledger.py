@@ -57,6 +57,9 @@ class EventKind(StrEnum):
     HEAL_SENT = "heal_sent"
     HEAL_FAILED = "heal_failed"
     DEATH_SEEN = "death_seen"
+    DATA = "data"
+    EVALUATION = "evaluation"
+    NON_FINITE = "non_finite"
     REFUSED = "refused"
     SAVE = "save"
     BACKSTOP_READ = "backstop_read"
@@ -65,6 +68,7 @@ class EventKind(StrEnum):
     JOB_STARTED = "job_started"
     GROUP_LAUNCHED = "group_launched"
     GROUP_EXITED = "group_exited"
+    GROUP_EVICTED = "group_evicted"
     GROUP_PAUSED = "group_paused"
     GROUP_RESUMED = "group_resumed"
     KILL = "kill"
@@ -94,6 +98,9 @@ EVENT_FIELDS: Mapping[EventKind, frozenset[str]] = {
     EventKind.HEAL_SENT: frozenset({"group", "incarnation", "step", "bytes", "seconds"}),
     EventKind.HEAL_FAILED: frozenset({"group", "incarnation", "reason"}),
     EventKind.DEATH_SEEN: frozenset({"group", "incarnation", "dead"}),
+    EventKind.DATA: frozenset({"group", "incarnation", "samples_per_micro_batch", "dataset_size"}),
+    EventKind.EVALUATION: frozenset({"group", "incarnation", "step", "loss"}),
+    EventKind.NON_FINITE: frozenset({"group", "incarnation", "rank", "step", "owner", "micro_batch"}),
     EventKind.REFUSED: frozenset({"group", "reason"}),
     EventKind.SAVE: frozenset({"group", "incarnation", "step"}),
     EventKind.BACKSTOP_READ: frozenset({"group", "incarnation", "step"}),
@@ -101,6 +108,7 @@ EVENT_FIELDS: Mapping[EventKind, frozenset[str]] = {
     EventKind.JOB_STARTED: frozenset({"groups", "ranks", "rounds", "mode", "seed", "steps"}),
     EventKind.GROUP_LAUNCHED: frozenset({"group"}),
     EventKind.GROUP_EXITED: frozenset({"group", "code"}),
+    EventKind.GROUP_EVICTED: frozenset({"group", "step"}),
     EventKind.GROUP_PAUSED: frozenset({"group"}),
     EventKind.GROUP_RESUMED: frozenset({"group"}),
     EventKind.KILL: frozenset({"group", "rank", "target", "step"}),

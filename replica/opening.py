@@ -16,7 +16,7 @@ from replica.bridge.manager import Start
 from replica.bridge.transport import tensor_bytes
 from replica.ledger import EventKind, Outcome, Reason
 from replica.recorder import Stopwatch
-from replica.rounds import Plan, deal
+from replica.rounds import Peer, Plan, deal
 from replica.step import Ballot, agree
 from replica.streams import StartCheck, act_on
 
@@ -66,13 +66,16 @@ class Opening:
         group = self._group
         if start.stash is not None:
             self._adopt(start, plan.step)
+        if plan.held_by(group.config.group) != group.sum.held:
+            group.sum.reset()
         if group.step >= group.config.steps:
             self._wait_for_the_last()
             return Turn.LEAVE
         if self._first and self._finished_without_us(start):
             return Turn.LEAVE
         self._first = False
-        group.stream.progress(group.step, Phase.COMPUTE)
+        rounds = len(plan.rounds_of(group.config.group))
+        group.stream.progress(group.step, Phase.COMPUTE, rounds=rounds)
         return Attempt(group, start, plan, watch)
 
     def _must_leave(self) -> bool:
@@ -90,13 +93,14 @@ class Opening:
         return act_on(StartCheck(decided), group.config.job)
 
     def _plan(self, start: Start, step: int) -> Plan:
-        members = [peer.group for peer in start.peers if not start.changed or peer.step == step]
-        return deal(
-            step=step,
-            quorum_id=start.quorum_id,
-            rounds=self._group.rounds,
-            up_to_date=members or [self._group.config.group],
-        )
+        """Deal the rounds. Where the quorum has not changed, all its members have committed the last step."""
+        group = self._group
+        members = start.peers
+        if not start.changed:
+            members = tuple(Peer(group=peer.group, step=step) for peer in start.peers)
+        if not members:
+            members = (Peer(group=group.config.group, step=step, held=group.sum.held),)
+        return deal(step=step, quorum_id=start.quorum_id, rounds=group.rounds, members=members)
 
     def _agree(self, start: Start, plan: Plan, step: int, problem: str | None) -> bool:
         """Whether every rank of the group can take part in the same attempt at the same step."""
@@ -154,17 +158,17 @@ class Opening:
         if reason is not Reason.HEAL_FAILED:
             group.stream.abandon(start.quorum_id, cause)
         if start.configured and (joining or not group.told_of_deaths):
-            group.sum.reduce(group.bridge.process_group.sum_in_place)
+            group.sum.reduce(group.bridge.process_group, contribute=False)
         group.bridge.vote(False)
-        group.sum.reset()
         if reason is Reason.HEAL_FAILED:
             group.record.event(EventKind.HEAL_FAILED, reason=cause)
         group.record.attempt(
             step=group.step,
             quorum_id=start.quorum_id,
-            outcome=Outcome.DISCARDED,
+            outcome=Outcome.RETRIED,
             reason=reason,
             participants=tuple(sorted(peer.group for peer in start.peers)),
+            rounds=group.held_rounds(),
             seconds=watch.seconds(),
         )
         group.attempt_ended(reason)
@@ -173,7 +177,7 @@ class Opening:
         """At the end, wait for the members of the last quorum: one that is behind heals from us."""
         # As in a step: gloo ends the processes of all when members bring buffers of different lengths.
         group = self._group
-        result = group.sum.reduce(group.bridge.process_group.sum_in_place)
+        result = group.sum.reduce(group.bridge.process_group, contribute=False)
         if isinstance(result, ReduceFailed):
             group.warn(f"a group left before all had the last step ({result.error})")
 

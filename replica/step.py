@@ -1,10 +1,10 @@
-"""Pure decisions of a step: do the ranks agree, and may this attempt be committed?"""
+"""Pure decisions of a step: do the ranks agree, may the attempt be committed, what is kept of it?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from replica.averaging import Reduced, ReduceFailed
-from replica.ledger import Reason
+from replica.ledger import Outcome, Reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +40,14 @@ def verdict(result: Reduced | ReduceFailed) -> Reason:
     if not result.finite:
         return Reason.NON_FINITE
     return Reason.NONE
+
+
+def outcome(reason: Reason) -> Outcome:
+    """What becomes of an attempt and of the rounds that were finished in it.
+
+    They are kept for the next attempt at the step, but for a gradient that is not finite, which may
+    be a fault of the hardware: computed again, it may be right.
+    """
+    if reason is Reason.NONE:
+        return Outcome.COMMITTED
+    return Outcome.DISCARDED if reason is Reason.NON_FINITE else Outcome.RETRIED

@@ -75,13 +75,13 @@ class LighthouseStream:
         except UnreachableError as error:
             raise RestartError(str(error)) from None
 
-    def attach(self, replica_id: str, group_world_size: int, fingerprint: str) -> StartCheck:
+    def attach(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> StartCheck:
         """On rank 0, open the stream of this incarnation and learn how to start.
 
         Blocks for a round trip; when this group has to heal, until a living group with the state is
         seen, at most LOOK_FOR_STATE_S.
         """
-        hello = self._hello(replica_id, group_world_size, fingerprint)
+        hello = self._hello(replica_id, group_world_size, fingerprint, platform)
         self._attach = AttachStream(self._config.lighthouse, hello, on_notice=self._notices.hear)
         try:
             welcome = self._attach.open(OPEN_TIMEOUT_S)
@@ -95,23 +95,23 @@ class LighthouseStream:
             return StartCheck.FINISHED
         return self._look_for_state() if self._mode is StartMode.HEAL else StartCheck.GO_ON
 
-    def watch(self, replica_id: str, group_world_size: int, fingerprint: str) -> None:
+    def watch(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> None:
         """On other ranks than 0, once rank 0 has attached: open the stream that only hears."""
-        hello = self._hello(replica_id, group_world_size, fingerprint)
+        hello = self._hello(replica_id, group_world_size, fingerprint, platform)
         self._watch = WatchStream(self._config.lighthouse, hello, on_notice=self._notices.hear)
         try:
             self._watch.open(OPEN_TIMEOUT_S)
         except LighthouseError as error:
             raise RestartError(str(error)) from None
 
-    def _hello(self, replica_id: str, group_world_size: int, fingerprint: str) -> Hello:
+    def _hello(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> Hello:
         return Hello(
             job=self._config.job,
             group=self._config.group,
             replica_id=replica_id,
             group_world_size=group_world_size,
             fingerprint=fingerprint,
-            platform="",
+            platform=platform,
             step=0,
             group_rank=self._rank,
         )
@@ -140,10 +140,14 @@ class LighthouseStream:
             return StartCheck.GO_ON
         return self._check_record()
 
-    def progress(self, step: int, phase: Phase) -> None:
-        """Tell step and phase. Does not block; the latest wins. Any thread."""
+    def progress(self, step: int, phase: Phase, rounds: int | None = None) -> None:
+        """Tell step and phase. Does not block; the latest wins. Any thread.
+
+        `rounds`, of the compute phase, is how many were dealt to this group in this attempt: without
+        it, a group that was dealt more of them than others would be taken for slow.
+        """
         if self._attach is not None:
-            self._attach.progress(step, phase)
+            self._attach.progress(step, phase, rounds)
 
     def abandon(self, quorum_id: int, cause: str) -> None:
         """Tell that this group has given up an attempt, which is then over for all. Does not block."""

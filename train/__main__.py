@@ -78,6 +78,7 @@ def settings(flags: argparse.Namespace, config: JobConfig) -> dict[str, Any]:
         "micro_batches": config.job.micro_batches,
         "seed": config.job.seed,
         "digest_every": config.run.digest_every,
+        "mode": config.run.mode,
         "max_nonfinite_steps": config.run.max_nonfinite_steps,
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
+from replica.config import Mode
 from replica.errors import UserError
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -28,7 +29,7 @@ _POSITIVE = (
     *("job.steps", "job.micro_batches", "data.sequence_length", "data.samples_per_micro_batch"),
     *("model.dim", "model.layers", "model.heads", "model.kv_heads", "model.ffn", "model.vocab"),
     *("model.rope_theta", "optimizer.lr", "optimizer.eps", "optimizer.clip_norm"),
-    *("run.threads_per_rank", "run.max_nonfinite_steps"),
+    *("eval.samples", "run.threads_per_rank", "run.max_nonfinite_steps"),
 )
 _FROM_ZERO_BELOW: Mapping[str, float | None] = {
     "job.seed": _SEED_LIMIT,
@@ -37,6 +38,7 @@ _FROM_ZERO_BELOW: Mapping[str, float | None] = {
     "optimizer.beta2": 1,
     "optimizer.weight_decay": None,
     "optimizer.warmup_steps": None,
+    "eval.every": None,
     "run.digest_every": None,
 }
 
@@ -53,13 +55,6 @@ class Schedule(StrEnum):
 
     COSINE = "cosine"
     CONSTANT = "constant"
-
-
-class Mode(StrEnum):
-    """How gradients are summed: in an order-free form, or as plain floating point."""
-
-    EXACT = "exact"
-    FAST = "fast"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +107,23 @@ class OptimizerSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvalSection:
+    """Looking at held-out data. every is in steps; 0 means never, and nothing is held out."""
+
+    every: int = 0
+    samples: int = 96
+
+    @property
+    def held_out(self) -> int:
+        """Number of samples that are never trained on."""
+        return self.samples if self.every else 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSection:
     """How this machine runs the job. digest_every is in steps; 0 means never."""
 
-    mode: Mode = Mode.FAST
+    mode: Mode = Mode.EXACT
     digest_every: int = 1
     device: str = "auto"
     threads_per_rank: int = 1
@@ -130,7 +138,13 @@ class JobConfig:
     data: DataSection = field(default_factory=DataSection)
     model: ModelSection = field(default_factory=ModelSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
+    eval: EvalSection = field(default_factory=EvalSection)
     run: RunSection = field(default_factory=RunSection)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one committed step is made of."""
+        return self.job.micro_batches * self.data.samples_per_micro_batch * self.data.sequence_length
 
 
 def load_config(path: Path | None, overrides: Mapping[str, str]) -> JobConfig:
@@ -264,6 +278,7 @@ def _build(values: Mapping[str, Any]) -> JobConfig:
         data=DataSection(**sections["data"]),
         model=ModelSection(**sections["model"]),
         optimizer=OptimizerSection(**sections["optimizer"]),
+        eval=EvalSection(**sections["eval"]),
         run=RunSection(**sections["run"]),
     )
 
@@ -337,15 +352,16 @@ def _rules(config: JobConfig, ranks: int) -> Iterator[tuple[bool, str]]:
         " a letter or digit first.",
     )
     yield bool(_DEVICE.fullmatch(run.device)), f"run.device is {run.device!r}: use auto, cpu or cuda."
-    yield (
-        run.mode is not Mode.EXACT,
-        "run.mode = exact is not built yet: use run.mode = fast.",
-    )
     yield ranks >= 1, f"a replica group has at least 1 rank, not {ranks}."
     yield (
         job.micro_batches % ranks == 0,
         f"job.micro_batches = {job.micro_batches} cannot be dealt to groups of {ranks} ranks in whole"
         f" rounds: choose a multiple of {ranks}, such as {_next_multiple(job.micro_batches, ranks)}.",
+    )
+    yield (
+        config.eval.held_out % ranks == 0,
+        f"eval.samples = {config.eval.samples} cannot be shared equally by {ranks} ranks: choose a multiple"
+        f" of {ranks}, such as {_next_multiple(config.eval.samples, ranks)}.",
     )
     yield (
         model.dim % model.heads == 0,

@@ -9,9 +9,12 @@ as with many that die: a group that was started again heals inside `attempts()`.
 
 import logging
 
+from torch import nn
+
 from replica.group import ReplicaGroup
 from train.config import JobConfig
 from train.data import Dataset
+from train.evaluation import held_out_loss, training_size
 from train.model import build_model, loss_of
 from train.optimizer import build_optimizer, learning_rate
 
@@ -31,11 +34,29 @@ def train(config: JobConfig, group: ReplicaGroup, dataset: Dataset) -> None:
         clip_norm=config.optimizer.clip_norm,
     )
     model.train()
+    size = training_size(dataset, config.eval.held_out)
     for attempt in group.attempts():
         for micro_batch in attempt.micro_batches():
-            indices = micro_batch.samples(config.data.samples_per_micro_batch, dataset.size)
+            indices = micro_batch.samples(config.data.samples_per_micro_batch, size)
             inputs, targets = dataset.read(indices)
             loss = loss_of(model(inputs.to(device)), targets.to(device))
             attempt.backward(loss, inputs)
-        attempt.commit()
-    LOG.info("group %s ends with the state of step %s", group.config.group, group.step)
+        if attempt.commit() and config.eval.every and group.step % config.eval.every == 0:
+            evaluate(config, group, model, dataset)
+    tokens = group.step * config.tokens_per_step
+    LOG.info(
+        "group %s ends with the state of step %s, after %s tokens", group.config.group, group.step, tokens
+    )
+
+
+def evaluate(config: JobConfig, group: ReplicaGroup, model: nn.Module, dataset: Dataset) -> None:
+    """Write down the loss on held-out samples. Every group that commits the step finds the same."""
+    loss = held_out_loss(
+        model,
+        dataset,
+        held_out=config.eval.held_out,
+        batch=config.data.samples_per_micro_batch,
+        rank=group.rank,
+        world_size=group.world_size,
+    )
+    group.note_evaluation(loss)

@@ -10,11 +10,12 @@ import torch
 from torchft.manager import Manager
 
 from replica.bridge.interrupts import Interrupts
-from replica.bridge.process_group import CrossGroupProcessGroup, Peer
+from replica.bridge.process_group import CrossGroupProcessGroup
 from replica.bridge.transport import HealTransport, Received, Sent
 from replica.config import GroupConfig
 from replica.errors import RestartError
 from replica.mesh import Ranks, StoreAddress
+from replica.rounds import Peer
 
 QUORUM_RETRY_INTERVAL_S = 0.5
 State = dict[str, torch.Tensor]
@@ -62,6 +63,7 @@ class ManagerBridge:
         store: StoreAddress,
         advertise_addr: str,
         signature: int,
+        held: Callable[[], frozenset[int]],
         export: Callable[[], State],
         on_sent: Callable[[Sent], None],
         on_fetch: Callable[[], None] = lambda: None,
@@ -83,6 +85,7 @@ class ManagerBridge:
         self.process_group = CrossGroupProcessGroup(
             group=config.group,
             step=lambda: self._manager.current_step(),
+            held=held,
             advertise_addr=advertise_addr,
             configure_timeout_s=timeouts.configure_s,
             collective_timeout_s=timeouts.collective_s,

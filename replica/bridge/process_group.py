@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -12,14 +11,7 @@ from torch._C import _distributed_c10d as c10d
 from torchft.process_group import ProcessGroup, create_store_client
 
 from replica.bridge.interrupts import Interrupts, Undisturbed, wait_for
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """A member of the quorum as all others see it: its group's number and the step that it holds."""
-
-    group: int
-    step: int
+from replica.rounds import Peer, as_mask, from_mask
 
 
 class Graveyard:
@@ -54,7 +46,7 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
 
     torchft's Manager calls `configure` whenever the quorum id changes. It builds the new group on
     a helper thread and waits for it at most `configure_timeout_s`, then all members tell each
-    other their group and step. `step` is asked for this rank's current step. Everything but the
+    other their group, step and held rounds. `step` and `held` are asked for this rank's. Everything but the
     building runs on the thread that calls. `signature` must be equal in all groups: the sums of
     groups that train different models would be of different lengths. `interrupts` ends waits early.
     """
@@ -64,6 +56,7 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         *,
         group: int,
         step: Callable[[], int],
+        held: Callable[[], frozenset[int]] = frozenset,
         advertise_addr: str,
         configure_timeout_s: float,
         collective_timeout_s: float,
@@ -75,6 +68,7 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         self._interrupts: Interrupts = interrupts or Undisturbed()
         self._group = group
         self._current_step = step
+        self._held = held
         self._advertise_addr = advertise_addr
         self._configure_timeout_s = configure_timeout_s
         self._collective_timeout_s = collective_timeout_s
@@ -144,15 +138,23 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         return gloo
 
     def _introduce(self, world_size: int) -> tuple[Peer, ...]:
-        mine = torch.tensor([self._group, self._current_step(), self._signature], dtype=torch.int64)
+        me = Peer(group=self._group, step=self._current_step(), held=self._held())
         if self._gloo is None:
-            return (Peer(group=self._group, step=int(mine[1])),)
+            return (me,)
+        head = torch.tensor([me.group, me.step, self._signature], dtype=torch.int64)
+        mine = torch.cat(
+            [head.view(torch.uint8), torch.frombuffer(bytearray(as_mask(me.held)), dtype=torch.uint8)]
+        )
         rows = [torch.empty_like(mine) for _ in range(world_size)]
         self._finish(self._gloo.allgather([rows], [mine]), [rows, mine], self._configure_timeout_s)
-        strangers = [int(row[0]) for row in rows if int(row[2]) != self._signature]
-        if strangers:
-            raise RuntimeError(f"group {strangers[0]} trains another model or step than group {self._group}")
-        return tuple(Peer(group=int(row[0]), step=int(row[1])) for row in rows)
+        peers = []
+        for row in rows:
+            group, step, signature = row[: head.nbytes].view(torch.int64).tolist()
+            if signature != self._signature:
+                raise RuntimeError(f"group {group} trains another model or step than group {self._group}")
+            held = from_mask(row[head.nbytes :].numpy().tobytes())
+            peers.append(Peer(group=group, step=step, held=held))
+        return tuple(peers)
 
     @property
     def usable(self) -> bool:
@@ -165,12 +167,19 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         Raises RuntimeError when a member is gone and TimeoutError after `collective_timeout_s`;
         the contents of `tensor` are undefined then, and it must not be used again.
         """
+        self._all_reduce(tensor, c10d.ReduceOp.SUM)
+
+    def max_in_place(self, tensor: torch.Tensor) -> None:
+        """All-reduce (MAX), otherwise as `sum_in_place`."""
+        self._all_reduce(tensor, c10d.ReduceOp.MAX)
+
+    def _all_reduce(self, tensor: torch.Tensor, operation: Any) -> None:
         if not self._usable:
             raise RuntimeError("the process group across groups is not configured")
         if self._gloo is None:
             return
         options = c10d.AllreduceOptions()
-        options.reduceOp = c10d.ReduceOp(c10d.ReduceOp.SUM)
+        options.reduceOp = c10d.ReduceOp(operation)
         self._finish(self._gloo.allreduce([tensor], options), [tensor], self._collective_timeout_s)
 
     def _finish(self, work: Any, buffers: list[object], timeout_s: float) -> None:

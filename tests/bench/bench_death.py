@@ -1,10 +1,10 @@
-"""From SIGKILL of a group to the survivors' next quorum: ours beside torchft's own lighthouse.
+"""From SIGKILL of a group to the survivors' next quorum and commit: ours beside torchft's own lighthouse.
 
     python tests/bench/bench_death.py [KILLS]
 
 Runs a local cluster of three groups of one rank under each Lighthouse, kills the groups in turn with
-SIGKILL, and prints how long it took until every survivor had configured a quorum without the dead
-one, and until every survivor had committed a step in it, at default settings.
+SIGKILL at random phases of a step, and prints how long it took until every survivor had configured a
+quorum without the dead one, and how much longer than a typical step until the survivors' next commit.
 """
 
 import random
@@ -21,8 +21,8 @@ TINY = Path(__file__).parents[2] / "train" / "configs" / "tiny.toml"
 GROUPS = 3
 
 
-def kill_in_turn(kind: str, kills: int, out: Path) -> list[dict[str, Any]]:
-    """Run a cluster and kill its groups; returns the events of the run."""
+def kill_in_turn(kind: str, kills: int, out: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Run a cluster and kill its groups; returns the events of the run and its report."""
     source = random.Random(0)
     options = {"config": TINY, "steps": 10**6, "lighthouse_kind": kind, "restart_delay_s": 0.0}
     with LocalCluster(out=out, groups=GROUPS, ranks=1, **options) as cluster:
@@ -33,7 +33,7 @@ def kill_in_turn(kind: str, kills: int, out: Path) -> list[dict[str, Any]]:
             time.sleep(source.random() / 4)  # a random phase of the step
             cluster.kill(number % GROUPS)
         cluster.wait_step(cluster.step() + 2)
-        return cluster.events
+        return cluster.events, cluster.report()
 
 
 def delays_s(events: list[dict[str, Any]]) -> list[float]:
@@ -57,10 +57,14 @@ def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("headway", "torchft"):
-            delays = delays_s(kill_in_turn(kind, kills, Path(folder) / kind))
+            events, report = kill_in_turn(kind, kills, Path(folder) / kind)
+            delays, stall = delays_s(events), report["survivor_stall_s"]
             print(
                 f"{kind:8} {len(delays)} kills: to the survivors' next quorum "
-                f"p50 {statistics.median(delays):.3f} s, max {max(delays):.3f} s",
+                f"p50 {statistics.median(delays):.3f} s, max {max(delays):.3f} s; to their next commit, "
+                f"less a typical step, p50 {stall['p50']:.3f} s, max {stall['max']:.3f} s; "
+                f"{report['steps_discarded']} steps discarded, "
+                f"{report['rounds_recomputed']} rounds computed again",
                 flush=True,
             )
 

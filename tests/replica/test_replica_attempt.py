@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from replica.attempt import Attempt, MicroBatch, as_signed
-from replica.averaging import GradientSum
+from replica.averaging import FloatGradientSum
 from replica.bridge.manager import Start
-from replica.bridge.process_group import Peer
 from replica.ledger import EventKind, Outcome, Reason
 from replica.position import sample_indices
 from replica.recorder import Stopwatch
 from replica.rng import seeded
-from replica.rounds import deal
+from replica.rounds import Peer, deal
 from replica.updater import Updater
 
 ROUNDS = 4
@@ -42,13 +41,15 @@ class FakeGroup:
     warnings: list[str] = field(default_factory=list)
     abandoned: list[tuple[int, str]] = field(default_factory=list)
     over: str | None = None
+    sibling: tuple[int, ...] = (False, -7, False)
+    sees: list[tuple[int, int]] = field(default_factory=list)
     rank: int = 1
     world_size: int = 2
 
     def __post_init__(self) -> None:
         self.weight = nn.Parameter(torch.zeros(2))
         self.config = SimpleNamespace(group=self.group, seed=11, micro_batches=ROUNDS * self.world_size)
-        self.sum = GradientSum({"weight": self.weight}, ROUNDS)
+        self.sum = FloatGradientSum({"weight": self.weight}, ROUNDS)
         self.updater = Updater(
             parameters={"weight": self.weight},
             optimizer=torch.optim.SGD([self.weight], lr=1.0),
@@ -60,13 +61,16 @@ class FakeGroup:
             process_group=SimpleNamespace(sum_in_place=self.sum_in_place), vote=self.vote
         )
         self.ranks = SimpleNamespace(
-            share=lambda values: [(True, -7, False), tuple(values)], mean=lambda value: value + 100.0
+            share=lambda values: [self.sibling[: len(values)], tuple(values)],
+            mean=lambda value: value + 100.0,
         )
+        self.buffers = SimpleNamespace(check=lambda: None)
         self.notices = SimpleNamespace(over=lambda quorum_id: self.over)
         self.stream = SimpleNamespace(
             progress=lambda step, phase: None, abandon=lambda *told: self.abandoned.append(told)
         )
         self.record = SimpleNamespace(
+            event=lambda kind, **values: self.events.append({"kind": kind, **values}),
             group_event=lambda kind, **values: self.events.append({"kind": kind, **values}),
             attempt=lambda **values: self.attempts.append(values),
         )
@@ -74,6 +78,12 @@ class FakeGroup:
     def vote(self, willing: bool) -> bool:
         self.votes.append(willing)
         return willing and self.willing
+
+    def note_data(self, count: int, dataset_size: int) -> None:
+        self.sees.append((count, dataset_size))
+
+    def held_rounds(self) -> tuple[tuple[int, int], ...]:
+        return tuple((index, self.group) for index in sorted(self.sum.held))
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)
@@ -95,7 +105,11 @@ class FakeGroup:
             error=None,
             healed_from=healed_from,
         )
-        plan = deal(step=STEP, quorum_id=9, rounds=ROUNDS, up_to_date=list(members))
+        peers = [
+            Peer(group=each, step=STEP, held=self.sum.held if each == self.group else frozenset())
+            for each in members
+        ]
+        plan = deal(step=STEP, quorum_id=9, rounds=ROUNDS, members=peers)
         return Attempt(cast(Any, self), start, plan, Stopwatch.start())
 
     def walk(self, attempt: Attempt, gradient: float = 1.0, loss: float = 0.5) -> list[MicroBatch]:
@@ -143,7 +157,7 @@ def test_committed_rounds_are_told_with_the_group_that_ran_each() -> None:
 
 def complete(buffer: torch.Tensor) -> None:
     """As if the others had run every round that is not in the buffer."""
-    buffer[-ROUNDS:] = 1.0
+    buffer[-2 * ROUNDS : -ROUNDS] = 1.0
 
 
 def fail(buffer: torch.Tensor) -> None:
@@ -151,28 +165,61 @@ def fail(buffer: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sum_in_place", "loss", "willing", "reason", "vote"),
+    ("sum_in_place", "willing", "reason", "vote"),
     [
-        (fail, 0.5, True, Reason.REDUCE_FAILED, False),
-        (lambda buffer: None, 0.5, True, Reason.ROUNDS_MISSING, False),
-        (complete, math.nan, True, Reason.NON_FINITE, False),
-        (complete, 0.5, False, Reason.VOTED_DOWN, True),
+        (fail, True, Reason.REDUCE_FAILED, False),
+        (lambda buffer: None, True, Reason.ROUNDS_MISSING, False),
+        (complete, False, Reason.VOTED_DOWN, True),
     ],
 )
-def test_a_discarded_attempt_changes_nothing_and_says_why(
-    sum_in_place: Callable[[torch.Tensor], None], loss: float, willing: bool, reason: Reason, vote: bool
+def test_an_attempt_without_a_commit_changes_nothing_keeps_its_rounds_and_says_why(
+    sum_in_place: Callable[[torch.Tensor], None], willing: bool, reason: Reason, vote: bool
 ) -> None:
     group = FakeGroup(sum_in_place=sum_in_place, willing=willing)
     attempt = group.attempt(others=(3,))
-    group.walk(attempt, loss=loss)
+    group.walk(attempt)
     assert not attempt.commit()
     assert group.weight.tolist() == [0.0, 0.0]
     assert (group.votes, group.ended) == ([vote], [reason])
     (line,) = group.attempts
-    assert (line["outcome"], line["reason"]) == (Outcome.DISCARDED, reason)
+    assert (line["outcome"], line["reason"]) == (Outcome.RETRIED, reason)
     assert line["rounds"] == ((0, 0), (2, 0))
-    # Nothing of it is left in the next attempt's sum.
-    assert group.sum.reduce(lambda buffer: None) == FakeGroup().sum.reduce(lambda buffer: None)
+    assert group.sum.held == {0, 2}
+
+
+def test_the_next_attempt_runs_only_the_rounds_that_are_missing() -> None:
+    group = FakeGroup(sum_in_place=fail)
+    attempt = group.attempt(others=(3,))
+    group.walk(attempt, gradient=3.0)
+    assert not attempt.commit()
+    group.bridge.process_group.sum_in_place = lambda buffer: None
+    again = group.attempt()
+    assert [each.index for each in group.walk(again, gradient=3.0)] == [1 * 2 + 1, 3 * 2 + 1]
+    assert again.commit()
+    assert group.weight.tolist() == [-3.0, -3.0]
+    assert group.attempts[-1]["rounds"] == ((0, 0), (1, 0), (2, 0), (3, 0))
+    assert group.sum.held == frozenset()
+
+
+def test_rounds_that_are_not_finite_are_discarded_and_computed_again() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    group.walk(attempt, loss=math.nan)
+    assert not attempt.commit()
+    (line,) = group.attempts
+    assert (line["outcome"], line["reason"]) == (Outcome.DISCARDED, Reason.NON_FINITE)
+    assert line["rounds"] == ((0, 0), (1, 0), (2, 0), (3, 0))
+    assert len(group.walk(group.attempt())) == ROUNDS
+
+
+def test_what_a_sibling_finds_not_finite_is_discarded_on_this_rank_too() -> None:
+    group = FakeGroup(willing=False)
+    attempt = group.attempt()
+    group.walk(attempt)
+    group.sibling = (True,)
+    assert not attempt.commit()
+    assert group.ended == [Reason.NON_FINITE]
+    assert group.sum.held == frozenset()
 
 
 def test_a_loss_that_is_not_finite_is_told_with_micro_batch_group_and_rank() -> None:
@@ -182,7 +229,23 @@ def test_a_loss_that_is_not_finite_is_told_with_micro_batch_group_and_rank() -> 
         bad = micro_batch.index == 5
         attempt.backward(group.weight.sum() + (math.inf if bad else 0.0))
     assert not attempt.commit()
-    assert group.warnings == [f"step {STEP}: loss inf in micro-batch 5 of group 0, rank 1"]
+    assert group.warnings == [
+        f"step {STEP}: the loss (inf) in micro-batch 5 of group 0, rank 1, is not finite"
+    ]
+    told = group.events[-1]
+    assert (told["kind"], told["owner"], told["micro_batch"]) == (EventKind.NON_FINITE, 0, 5)
+
+
+def test_a_gradient_that_is_not_finite_is_told_though_the_loss_is() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    for micro_batch in attempt.micro_batches():
+        attempt.backward((group.weight * (math.inf if micro_batch.index == 3 else 1.0)).sum().nan_to_num(0.0))
+        assert group.weight.grad is not None
+        if micro_batch.index == 3:
+            group.weight.grad.fill_(math.inf)
+    assert not attempt.commit()
+    assert group.warnings == [f"step {STEP}: the gradient in micro-batch 3 of group 0, rank 1, is not finite"]
 
 
 def test_a_group_without_rounds_commits_what_the_others_ran() -> None:
@@ -248,6 +311,15 @@ def test_samples_of_a_micro_batch_are_those_of_its_place_in_the_job() -> None:
     )
 
 
+def test_what_is_read_of_the_data_is_noted() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    for micro_batch in attempt.micro_batches():
+        micro_batch.samples(4, 1000)
+        attempt.backward(group.weight.sum())
+    assert set(group.sees) == {(4, 1000)}
+
+
 def test_a_micro_batch_without_backward_is_a_bug_of_the_script() -> None:
     group = FakeGroup()
     with pytest.raises(ValueError, match="must be called once for each micro-batch"):
@@ -291,6 +363,8 @@ def test_an_attempt_that_is_over_is_left_at_the_next_round_boundary() -> None:
     assert not attempt.commit()
     assert group.votes == [False]
     assert group.ended == [Reason.ATTEMPT_OVER]
+    assert group.attempts[0]["outcome"] is Outcome.RETRIED
+    assert group.sum.held == {0, 1}
     # Everybody has been told already.
     assert group.abandoned == []
 

@@ -15,8 +15,8 @@ import torch
 from children import Children, children, hear
 from torch import nn
 
-from replica.averaging import GradientSum
-from replica.config import GroupConfig
+from replica.averaging import gradient_sum
+from replica.config import GroupConfig, Mode
 from replica.errors import UserError
 from replica.group import ReplicaGroup
 from replica.opening import Opening
@@ -162,7 +162,7 @@ def test_a_loss_that_is_never_finite_ends_the_job_with_one_sentence(runs: dict[s
     run = runs["nan"]
     assert run.code == 4
     assert run.stderr.count("error: step 3 gave a loss or gradient that is not finite 3 times in a row") == 1
-    assert "loss nan in micro-batch 2 of group 4, rank 0" in run.stderr
+    assert "the loss (nan) in micro-batch 2 of group 4, rank 0, is not finite" in run.stderr
     assert "Traceback" not in run.stderr
     outcomes = [(line["step"], line["outcome"], line["reason"]) for line in run.ledger]
     assert outcomes[:3] == [(step, "committed", "none") for step in range(3)]
@@ -176,16 +176,28 @@ def test_running_statistics_are_refused_by_name(runs: dict[str, Ended]) -> None:
     assert "Traceback" not in run.stderr
 
 
-def test_waiting_at_the_end_sums_a_buffer_as_long_as_that_of_a_step() -> None:
+@pytest.mark.parametrize("mode", Mode)
+def test_waiting_at_the_end_sums_buffers_as_long_as_those_of_a_step(mode: Mode) -> None:
     """Where members bring buffers of different lengths, gloo ends the processes of all."""
     group = object.__new__(ReplicaGroup)
-    group.sum = GradientSum({"weight": nn.Parameter(torch.zeros(7))}, rounds=4)
-    buffers: list[torch.Tensor] = []
-    group.bridge = cast(Any, SimpleNamespace(process_group=SimpleNamespace(sum_in_place=buffers.append)))
+    weight = nn.Parameter(torch.zeros(7))
+    group.sum = gradient_sum(mode, {"weight": weight}, rounds=4)
+    weight.grad = torch.ones(7)
+    group.sum.add_round(0, 1.0)
+    sent: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> None:
+        sent.append(tensor.clone())
+
+    collectives = SimpleNamespace(sum_in_place=keep, max_in_place=keep)
+    group.bridge = cast(Any, SimpleNamespace(process_group=collectives))
     Opening(group)._wait_for_the_last()
-    group.sum.reduce(buffers.append)
-    assert buffers[0].shape == buffers[1].shape
-    assert not buffers[0].any()
+    at_the_end = len(sent)
+    group.sum.reduce(collectives)
+    assert [(each.shape, each.dtype) for each in sent[:at_the_end]] == [
+        (each.shape, each.dtype) for each in sent[at_the_end:]
+    ]
+    assert not any(each.any() for each in sent[:at_the_end])
 
 
 def settings_seen(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> GroupConfig:

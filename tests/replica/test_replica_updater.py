@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from replica.averaging import GradientSum, Reduced
+from replica.alone import NoPeers
+from replica.averaging import FloatGradientSum, Reduced
 from replica.updater import Updater
 
 ROUNDS = 4
@@ -17,7 +18,7 @@ class Job:
 
     def __init__(self, *, clip_norm: float | None = None, schedule: bool = False) -> None:
         self.parameters = {"a": nn.Parameter(torch.zeros(3)), "b": nn.Parameter(torch.zeros(1))}
-        self.sum = GradientSum(self.parameters, ROUNDS)
+        self.sum = FloatGradientSum(self.parameters, ROUNDS)
         self.updater = Updater(
             parameters=self.parameters,
             optimizer=torch.optim.SGD(self.parameters.values(), lr=1.0),
@@ -31,6 +32,7 @@ class Job:
             for parameter in self.parameters.values():
                 parameter.grad = torch.full_like(parameter, gradient)
             self.sum.add_round(index, 0.0)
+        assert isinstance(self.sum.reduce(NoPeers()), Reduced)
         return self.updater.apply(number)
 
     def values(self) -> list[float]:
@@ -67,7 +69,7 @@ def test_afterwards_sum_and_gradients_are_empty() -> None:
     job = Job()
     job.step(0)
     assert all(parameter.grad is None for parameter in job.parameters.values())
-    result = job.sum.reduce(lambda buffer: None)
+    result = job.sum.reduce(NoPeers())
     assert isinstance(result, Reduced)
     assert result.counts == (0,) * ROUNDS
     before = job.values()

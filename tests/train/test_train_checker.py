@@ -211,6 +211,18 @@ def round_run_twice(evidence: Evidence, random: Random) -> Evidence:
     return with_event(evidence, event, event, event)
 
 
+def round_run_again_though_its_group_lived(evidence: Evidence, random: Random) -> Evidence:
+    event, line = random.choice(
+        [
+            (event, line)
+            for event in committed_rounds(evidence)
+            for line in evidence.ledgers[event.values["group"]]
+            if line.incarnation == event.incarnation and (line.quorum_id or 0) > event.values["quorum_id"]
+        ]
+    )
+    return with_event(evidence, event, event, altered(event, quorum_id=line.quorum_id, group=99))
+
+
 def other_input_in_a_lost_attempt(evidence: Evidence, random: Random) -> Evidence:
     event = random.choice(committed_rounds(evidence))
     lost = altered(event, quorum_id=10**6, input_xxh64="ffffffffffffffff")
@@ -280,6 +292,7 @@ PLANTS: dict[ViolationKind, list[Plant]] = {
     ViolationKind.ROUNDS_DIFFER: [groups_name_other_owners],
     ViolationKind.SAMPLE_LOST: [round_never_run, round_run_for_another_quorum, round_run_by_another_group],
     ViolationKind.SAMPLE_REPEATED: [round_run_by_two_groups, round_run_twice],
+    ViolationKind.ROUND_RECOMPUTED: [round_run_again_though_its_group_lived],
     ViolationKind.INPUT_CHANGED: [other_input_in_a_lost_attempt],
     ViolationKind.INPUT_REPEATED: [same_input_elsewhere],
     ViolationKind.QUORUM_ID_FELL: [quorum_ids_start_again],
@@ -383,6 +396,39 @@ def test_round_kept_through_a_retry_counts_and_a_discarded_one_is_lost() -> None
     assert kinds(dropped) == {ViolationKind.SAMPLE_LOST}
 
 
+def run_of(evidence: Evidence, line: LedgerLine) -> Event:
+    """A round that the group of the line ran in the attempt of the line."""
+    done = evidence.of(EventKind.ROUND_DONE)
+    place = (line.group, line.step, line.quorum_id)
+    return next(e for e in done if (e.group, e.values["step"], e.values["quorum_id"]) == place)
+
+
+def test_round_kept_by_an_earlier_life_is_lost() -> None:
+    evidence = history(2, keeps=True, phase=Phase.MID_ROUNDS)
+    done = run_of(evidence, kept_round(evidence)[0])
+    earlier = with_event(evidence, done, altered(done, incarnation="earlier"))
+    assert ViolationKind.SAMPLE_LOST in kinds(earlier)
+
+
+def test_round_is_computed_again_only_when_nobody_holds_it() -> None:
+    evidence = history(2, keeps=True, phase=Phase.MID_ROUNDS)
+    retried, line = kept_round(evidence)
+    done = run_of(evidence, retried)
+    again = with_event(evidence, done, done, altered(done, quorum_id=line.quorum_id))
+    assert kinds(again) == {ViolationKind.ROUND_RECOMPUTED}
+    assert ViolationKind.ROUND_RECOMPUTED not in kinds(
+        with_line(again, retried, replace(retried, outcome=Outcome.DISCARDED))
+    )
+    healed = replace(line, step=line.step + 1, healed_from=(line.group + 1,), outcome=Outcome.RETRIED)
+    assert ViolationKind.ROUND_RECOMPUTED not in kinds(with_line(again, line, healed))
+    sign = (line.group, line.quorum_id)
+    absent = without(
+        with_lines(again, lambda each: None if (each.group, each.quorum_id) == sign else each),
+        lambda event: (event.group, event.values.get("quorum_id")) == sign,
+    )
+    assert ViolationKind.ROUND_RECOMPUTED not in kinds(absent)
+
+
 # Inputs.
 
 
@@ -440,6 +486,20 @@ def test_runs_that_no_local_cluster_started_are_not_asked_for_launches() -> None
     assert check(without(evidence, lambda event: event.kind in outside)) == []
 
 
+def test_a_group_that_its_operator_evicted_is_no_restarted_survivor() -> None:
+    evidence = history(4)
+    killed = without(evidence, lambda event: event.kind is EventKind.KILL)
+    assert ViolationKind.SURVIVOR_RESTARTED in kinds(killed)
+    evicted = replace(
+        evidence,
+        events=tuple(
+            replace(event, kind=EventKind.GROUP_EVICTED) if event.kind is EventKind.KILL else event
+            for event in evidence.events
+        ),
+    )
+    assert check(evicted) == []
+
+
 # Heals and saves.
 
 
@@ -450,6 +510,9 @@ def test_donor_that_died_in_the_step_is_not_asked_for_its_bytes() -> None:
     assert ViolationKind.HEAL_UNPROVEN in kinds(evidence)
     died = with_lines(evidence, lambda line: None if (line.group, line.step) == (donor, step) else line)
     assert ViolationKind.HEAL_UNPROVEN not in kinds(died)
+    # What it wrote of the step before that attempt does not count.
+    named = with_event(evidence, heal, altered(heal, quorum_id=10**6))
+    assert ViolationKind.HEAL_UNPROVEN not in kinds(named)
 
 
 def ended(evidence: Evidence, groups: Iterable[int], kind: EventKind, **values: Any) -> tuple[Event, ...]:

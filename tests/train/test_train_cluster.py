@@ -184,6 +184,25 @@ def test_one_rank_is_paused(start: Start) -> None:
     cluster.wait_step(cluster.step(0) + 2, group=0)
 
 
+def test_an_eviction_is_on_record_once_the_lighthouse_has_agreed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = start(steps=9000)
+    cluster.wait_step(3, group=1)
+    with pytest.raises(ClusterError, match="group 1 was not evicted: no Lighthouse answers at"):
+        cluster.evict(1)
+    monkeypatch.setattr("train.cluster.local_cluster.evict", lambda address, job, group: group == 1)
+    with pytest.raises(ClusterError, match="group 0 was not evicted: the Lighthouse knows no living one"):
+        cluster.evict(0)
+    assert "group_evicted" not in kinds(cluster)
+    cluster.evict(1)
+    evicted = next(event for event in cluster.events if event["kind"] == "group_evicted")
+    assert evicted["group"] == 1
+    assert evicted["step"] >= 3
+    assert [each.state for each in cluster.snapshot().groups] == [GroupState.TRAINING, GroupState.DEAD]
+    assert cluster.snapshot().kills == 0
+
+
 def test_the_lighthouse_comes_back_on_its_port(start: Start) -> None:
     cluster = start(steps=9000)
     address = cluster.lighthouse_address

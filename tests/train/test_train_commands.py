@@ -47,7 +47,7 @@ def test_the_reference_trainer() -> None:
     assert words == [
         *(sys.executable, "-m", "replica.launch", "--nproc-per-node", "2", "--max-restarts", "0"),
         *("-m", "train", str(DEFAULT_CONFIG), "--replica-group-id", "2", "--lighthouse-addr", "h:1"),
-        *("--job", "night", "--out", "/runs/a", "--mode", "fast", "--advertise-addr", "127.0.0.1"),
+        *("--job", "night", "--out", "/runs/a", "--mode", "exact", "--advertise-addr", "127.0.0.1"),
         *("--steps", "40", "--model.dim", "64", "--job.seed", "7"),
     ]
     assert DEFAULT_CONFIG.is_file()
@@ -90,6 +90,7 @@ def test_environment_of_a_group() -> None:
         "TORCHFT_LIGHTHOUSE": "h:1",
         "HEADWAY_OUT": "/runs/a",
         "HEADWAY_JOB": "night",
+        "HEADWAY_MODE": "exact",
         "HEADWAY_SEED": "7",
         "HEADWAY_STEPS": "40",
         "HEADWAY_ADVERTISE_ADDR": "b",

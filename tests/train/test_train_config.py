@@ -14,6 +14,7 @@ import train.config
 from replica.errors import UserError
 from train.config import (
     JobConfig,
+    Mode,
     Schedule,
     Tokens,
     fingerprint,
@@ -103,7 +104,7 @@ def test_an_unknown_key_of_a_file_is_refused_with_the_file_named(tmp_path: Path)
 
 @pytest.mark.parametrize("text", ["[modle]\n", "steps = 3\n", "model = 3\n"])
 def test_what_is_in_no_section_is_refused(tmp_path: Path, text: str) -> None:
-    assert "the sections are job, data, model, optimizer, run" in refusal({}, toml_file(tmp_path, text))
+    assert "the sections are job, data, model, optimizer, eval, run" in refusal({}, toml_file(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -178,8 +179,20 @@ def test_a_token_file_may_have_a_small_vocabulary() -> None:
     assert config.model.vocab == 100
 
 
-def test_exact_mode_is_refused_as_not_built() -> None:
-    assert "not built yet" in refusal({"run.mode": "exact"})
+def test_exact_is_the_default_mode() -> None:
+    assert load_config(None, {}).run.mode is Mode.EXACT
+    assert load_config(None, {"run.mode": "fast"}).run.mode is Mode.FAST
+
+
+def test_held_out_samples_must_be_shared_equally() -> None:
+    config = load_config(None, {"eval.every": "10", "eval.samples": "9"})
+    with pytest.raises(UserError, match=r"eval.samples = 9 .* a multiple of 2, such as 10"):
+        validate(config, group_world_size=2)
+    validate(load_config(None, {"eval.samples": "9"}), group_world_size=2)
+
+
+def test_tokens_of_a_step() -> None:
+    assert load_config(None, {}).tokens_per_step == 12 * 3 * 128
 
 
 def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def read(**changes: object) -> JobFacts:
 def test_the_configuration_speaks_where_nothing_is_given(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('[job]\nname = "night"\nsteps = 44\nseed = 9\nmicro_batches = 8\n')
-    assert read(config=config, ranks=4) == JobFacts(job="night", steps=44, seed=9, mode="fast", rounds=2)
+    assert read(config=config, ranks=4) == JobFacts(job="night", steps=44, seed=9, mode="exact", rounds=2)
 
 
 def test_what_is_given_wins_over_overrides_and_these_over_the_file(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_what_is_given_wins_over_overrides_and_these_over_the_file(tmp_path: Pat
 
 def test_of_a_script_only_what_is_given_is_known() -> None:
     facts = read(script=Path("/x/my model.py"))
-    assert facts == JobFacts(job="my-model", steps=None, seed=0, mode="fast", rounds=None)
+    assert facts == JobFacts(job="my-model", steps=None, seed=0, mode="exact", rounds=None)
 
 
 def test_ranks_that_do_not_divide_the_micro_batches_are_refused() -> None:

@@ -189,6 +189,17 @@ def test_goodput_accounts_for_every_second_of_every_group() -> None:
     assert sum(goodput["lost_s_by_cause"].values()) + 1.6 == pytest.approx(20)
 
 
+@pytest.mark.parametrize(("incarnation", "kept_s"), [("life0", 2.0), ("another", 0.0)])
+def test_rounds_kept_through_retries_until_a_commit_are_no_loss(incarnation: str, kept_s: float) -> None:
+    failed = PhaseSeconds(quorum=0.5, compute=1.0, total=2.0)
+    retried = [line(t, 0, 1, t, outcome=Outcome.RETRIED, seconds=failed) for t in (3, 5)]
+    lines = [line(1, 0, 0), *retried, line(7, 0, 1, 7, incarnation=incarnation)]
+    found = report(lines, event(0, EventKind.LIGHTHOUSE_UP), event(10, EventKind.LIGHTHOUSE_DOWN))
+    assert found["goodput"]["ratio"] == pytest.approx((1.6 + kept_s) / 10)
+    assert found["goodput"]["lost_s_by_cause"]["retried"] == pytest.approx(4.0 - kept_s)
+    assert found["steps_discarded"] == 0
+
+
 def test_backstop_is_counted_from_its_events() -> None:
     source = {"group": 0, "incarnation": "life0", "step": 0}
     found = report(

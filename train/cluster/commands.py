@@ -118,6 +118,7 @@ def environment(
         "HEADWAY_OUT": str(settings.out),
         "HEADWAY_JOB": facts.job,
         "HEADWAY_SEED": str(facts.seed),
+        "HEADWAY_MODE": facts.mode,
         "HEADWAY_ADVERTISE_ADDR": settings.address(group),
         "HEADWAY_DIGEST_EVERY": "1",
     }

@@ -18,7 +18,7 @@ class JobFacts:
     job: str
     steps: int | None = None
     seed: int = 0
-    mode: str = "fast"
+    mode: str = "exact"
     rounds: int | None = None
 
 
@@ -39,7 +39,7 @@ def read_job(
     """
     if script is not None:
         name = job or re.sub(r"[^A-Za-z0-9._-]", "-", script.stem)
-        return JobFacts(job=name, steps=steps, seed=seed or 0, mode=mode or "fast")
+        return JobFacts(job=name, steps=steps, seed=seed or 0, mode=mode or "exact")
     given = {"job.steps": steps, "job.seed": seed, "job.name": job, "run.mode": mode}
     words = {key: str(value) for key, value in given.items() if value is not None}
     found = load_config(config, {**overrides, **words})

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lighthouse.client import LighthouseError, evict
 from replica.errors import UserError
 from replica.ledger import events_path
 from replica.shadowing import LIBRARY, TRAINER, refuse_shadows
@@ -261,6 +262,17 @@ class LocalCluster:
         with self._supervisor.harm(group) as (found, step):
             return found.kill_launcher(step)
 
+    def evict(self, group: int) -> None:
+        """Has the Lighthouse count the group out for good, as an operator would.
+
+        Its processes end themselves, with code 3, and it is started again. Blocks for a round trip,
+        10 s at most. Raises ClusterError also if the Lighthouse does not answer, knows no such group
+        or cannot write that down.
+        """
+        address, job = self.lighthouse_address, self.settings.facts.job
+        with self._supervisor.group(group) as found:
+            found.evict(lambda: _count_out(address, job, group), self._supervisor.step())
+
     def pause(self, group: int, rank: int | None = None) -> None:
         """Stops with SIGSTOP the whole group, or the worker of one rank."""
         with self._supervisor.group(group) as found:
@@ -345,6 +357,15 @@ def _launcher(given: str | Sequence[str]) -> Launcher | tuple[str, ...]:
     except ValueError:
         known = " or ".join(Launcher)
         raise UserError(f"there is no launcher {given!r}: use {known}, or the words of a command.") from None
+
+
+def _count_out(address: str, job: str, group: int) -> None:
+    try:
+        known = evict(address, job, group)
+    except LighthouseError as error:
+        raise ClusterError(f"group {group} was not evicted: {error}") from None
+    if not known:
+        raise ClusterError(f"group {group} was not evicted: the Lighthouse knows no living one of job {job}.")
 
 
 def _fresh_folder(job: str) -> Path:

@@ -94,6 +94,13 @@ class SupervisedGroup:
         self.child.reap()
         return pids
 
+    def evict(self, order: Callable[[], None], step: int) -> None:
+        """Has it counted out by `order`, after which its processes end themselves; on record if it works."""
+        self._require_running()
+        order()
+        self._killed = True
+        self._events.write(EventKind.GROUP_EVICTED, group=self.number, step=step)
+
     def pause(self, rank: int | None) -> None:
         """Stops all its processes, or the worker of one rank, with SIGSTOP."""
         self._require_running()

@@ -15,6 +15,7 @@ from train.evidence.history import (
     is_exact,
     life,
     lives,
+    quorum,
     repeats,
 )
 from train.evidence.sample_checks import check_samples
@@ -126,25 +127,29 @@ def _heals_unproven(evidence: Evidence) -> Iterator[Violation]:
     for event in evidence.of(EventKind.HEAL_SENT):
         sent[event.integer("step")] += event.number("bytes")
     for step, size in taken.items():
-        # A donor that died in this very step may have sent more than it lived to write down.
+        # A donor that died in this very attempt may have sent more than it lived to write down.
         if size > sent[step] and all(_outlived(evidence, donor, step) for donor in donors[step]):
             text = f"joiners took {size:.0f} bytes at step {step}, donors sent {sent[step]:.0f}"
             yield Violation(kind=ViolationKind.HEAL_UNPROVEN, text=text, step=step)
 
 
-def _taken(heals: list[Event]) -> tuple[dict[int, float], dict[int, set[int]]]:
-    """Per step: the bytes that joiners took, and the groups that they name as donors."""
+def _taken(heals: list[Event]) -> tuple[dict[int, float], dict[int, set[tuple[int, int]]]]:
+    """Per step: the bytes that joiners took, and the donors that they name, each with the quorum's id."""
     taken: dict[int, float] = defaultdict(float)
-    donors: dict[int, set[int]] = defaultdict(set)
+    donors: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for heal in heals:
         step = heal.integer("step") or 0
         taken[step] += heal.number("bytes")
-        donors[step].update(group_numbers(heal.values["healed_from"]))
+        quorum_id = heal.integer("quorum_id") or 0
+        donors[step].update((group, quorum_id) for group in group_numbers(heal.values["healed_from"]))
     return taken, donors
 
 
-def _outlived(evidence: Evidence, group: int, step: int) -> bool:
-    return any(line.step == step for line in evidence.ledgers.get(group, ()))
+def _outlived(evidence: Evidence, donor: tuple[int, int], step: int) -> bool:
+    """Whether a donor lived to write down the attempt in which it gave its state."""
+    group, quorum_id = donor
+    lines = evidence.ledgers.get(group, ())
+    return any(line.step == step and quorum(line) >= quorum_id for line in lines)
 
 
 def _digests(evidence: Evidence) -> Iterator[Violation]:
@@ -201,7 +206,7 @@ def _quorums_seen(evidence: Evidence) -> Iterator[tuple[int, tuple[int, ...], Li
 
 
 def _survivors_restarted(evidence: Evidence) -> Iterator[Violation]:
-    """A life that had committed ends by a kill or a pause of its group, or at the end of the job."""
+    """A life that had committed ends by a kill, an eviction or a pause of its group, or with the job."""
     if evidence.job is None:
         return
     trained = {life(line) for line in commits(evidence.lines)}
@@ -221,7 +226,7 @@ def _survivors_restarted(evidence: Evidence) -> Iterator[Violation]:
 
 def _was_ended(evidence: Evidence, group: int, start: int, end: int) -> bool:
     """Whether somebody ended the group on purpose; that it exited by itself is no excuse."""
-    ends = (EventKind.KILL, EventKind.GROUP_PAUSED, EventKind.FINISHED)
+    ends = (EventKind.KILL, EventKind.GROUP_EVICTED, EventKind.GROUP_PAUSED, EventKind.FINISHED)
     return any(event.group == group and event.kind in ends for event in evidence.events[start:end])
 
 

@@ -214,25 +214,45 @@ def goodput(evidence: Evidence) -> dict[str, Any]:
     wall_s times the number of groups. `absent` is time outside any attempt: starting, dead, done.
     """
     whole_s = wall_s(evidence) * group_count(evidence)
-    good_s = sum(_productive_s(line) for line in commits(evidence.lines))
-    lost: dict[str, float] = defaultdict(float)
-    for line in evidence.lines:
-        for cause, seconds in _lost_s(line).items():
-            lost[cause] += seconds
+    good_s, lost = 0.0, defaultdict[str, float](float)
+    for ledger in evidence.ledgers.values():
+        for line, kept in zip(ledger, _rounds_kept(ledger), strict=True):
+            line_good_s = _productive_s(line, kept)
+            good_s += line_good_s
+            for cause, seconds in _lost_s(line, line_good_s).items():
+                lost[cause] += seconds
     lost["absent"] = max(0.0, whole_s - sum(line.seconds.total for line in evidence.lines))
     ratio = round(good_s / whole_s, 4) if whole_s > 0 else None
     return {"ratio": ratio, "lost_s_by_cause": {cause: round(value, 3) for cause, value in lost.items()}}
 
 
-def _productive_s(line: LedgerLine) -> float:
-    return line.seconds.compute + line.seconds.reduce + line.seconds.commit
+def _rounds_kept(ledger: Sequence[LedgerLine]) -> list[bool]:
+    """For each line of a ledger: whether it is of a retried attempt whose step the same life committed.
+
+    The rounds that were finished in it are in that commit.
+    """
+    found: list[bool] = []
+    kept, later = False, None
+    for line in reversed(ledger):
+        same = later is not None and (life(line), line.step) == (life(later), later.step)
+        committed_later = later is not None and later.outcome is Outcome.COMMITTED
+        kept = line.outcome is Outcome.RETRIED and same and (kept or committed_later)
+        found.append(kept)
+        later = line
+    return found[::-1]
 
 
-def _lost_s(line: LedgerLine) -> Mapping[str, float]:
-    """Seconds of an attempt that brought training no further, by cause."""
+def _productive_s(line: LedgerLine, kept: bool) -> float:
+    """Seconds of an attempt whose fruit is in a committed step; kept: its rounds are."""
+    if line.outcome is Outcome.COMMITTED:
+        return line.seconds.compute + line.seconds.reduce + line.seconds.commit
+    return line.seconds.compute if kept else 0.0
+
+
+def _lost_s(line: LedgerLine, good_s: float) -> Mapping[str, float]:
+    """The other seconds of an attempt, by cause."""
     seconds = line.seconds
     if line.outcome is not Outcome.COMMITTED:
-        return {line.outcome.value: seconds.total}
+        return {line.outcome.value: max(0.0, seconds.total - good_s)}
     named = {"quorum": seconds.quorum, "heal": seconds.heal, "vote": seconds.vote}
-    other = seconds.total - _productive_s(line) - sum(named.values())
-    return {**named, "other": max(0.0, other)}
+    return {**named, "other": max(0.0, seconds.total - good_s - sum(named.values()))}

@@ -115,6 +115,19 @@ def life_starts(evidence: Evidence) -> Mapping[Life, float]:
     return {one: t for t, one in known}
 
 
+def lives_by_quorum(evidence: Evidence) -> Mapping[int, set[Life]]:
+    """The lives that left a sign of each quorum: a line, a quorum event or a finished round of theirs."""
+    found: dict[int, set[Life]] = defaultdict(set)
+    for line in evidence.lines:
+        found[quorum(line)].add(life(line))
+    for done in evidence.rounds_done:
+        found[done.quorum_id].add(life(done))
+    for event in evidence.of(EventKind.QUORUM):
+        if event.group is not None and event.incarnation is not None:
+            found[event.integer("quorum_id") or 0].add((event.group, event.incarnation))
+    return found
+
+
 def rounds_by_attempt(evidence: Evidence) -> Mapping[Attempt, list[RoundDone]]:
     """The finished rounds of each attempt, by step and quorum id."""
     found: dict[Attempt, list[RoundDone]] = defaultdict(list)
@@ -154,7 +167,7 @@ def is_death(event: Event) -> bool:
     """Whether the event says that a life of its group ended, or was made to end."""
     if event.kind is EventKind.KILL:
         return bool(event.values["target"] != KillTarget.LIGHTHOUSE)
-    return event.kind in (EventKind.GROUP_EXITED, EventKind.FINISHED)
+    return event.kind in (EventKind.GROUP_EVICTED, EventKind.GROUP_EXITED, EventKind.FINISHED)
 
 
 def group_numbers(value: object) -> list[int]:

@@ -1,16 +1,21 @@
 """Judge the rounds of a run: every sample of a committed step was computed, and exactly once."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from replica.ledger import EventKind, LedgerLine, Outcome
 from train.evidence.files import Evidence, RoundDone
 from train.evidence.history import (
     Attempt,
+    Life,
     Place,
     commits,
     commits_by_attempt,
     input_hashes,
+    life,
+    lives_by_quorum,
+    quorum,
     rounds_by_attempt,
     rounds_per_step,
 )
@@ -24,13 +29,22 @@ def check_samples(evidence: Evidence, rounds_per_pass: float | None = None) -> I
     yield from _rounds_differ(evidence)
     yield from _samples_lost(evidence)
     yield from _samples_repeated(evidence)
+    yield from _rounds_recomputed(evidence)
     yield from _inputs_changed(evidence)
     yield from _inputs_repeated(evidence, per_pass)
 
 
 def _rounds_per_pass(evidence: Evidence) -> float | None:
+    """As a group told what it reads of the data, or as it told the figure itself."""
+    for event in evidence.of(EventKind.DATA):
+        if (per_round := event.number("samples_per_micro_batch") * _ranks(evidence)) > 0:
+            return event.number("dataset_size") / per_round
     told = (event.number("rounds_per_pass") for event in evidence.of(EventKind.GROUP_STARTED))
     return next((value for value in told if value > 0), None)
+
+
+def _ranks(evidence: Evidence) -> float:
+    return max((event.number("ranks") for event in evidence.of(EventKind.GROUP_STARTED)), default=0.0)
 
 
 def _rounds_wrong(evidence: Evidence) -> Iterator[Violation]:
@@ -58,17 +72,20 @@ def _rounds_differ(evidence: Evidence) -> Iterator[Violation]:
 def _samples_lost(evidence: Evidence) -> Iterator[Violation]:
     """Each committed round was really run: by the group named, for this very attempt.
 
-    A round that the group kept from earlier attempts, all of them retried, counts as well.
+    A round counts as well that a life of the group, one which came to see this quorum, kept from
+    earlier attempts, all of them retried.
     """
-    done: dict[tuple[int, int, int], set[int]] = defaultdict(set)
-    for event in evidence.rounds_done:
-        done[event.step, event.round, event.group].add(event.quorum_id)
-    tries: dict[tuple[int, int], list[LedgerLine]] = defaultdict(list)
-    for line in evidence.lines:
-        tries[line.group, line.step].append(line)
+    runs: dict[tuple[int, int, int], list[RoundDone]] = defaultdict(list)
+    for done in evidence.rounds_done:
+        runs[done.step, done.round, done.group].append(done)
+    tries, present = _tries(evidence), lives_by_quorum(evidence)
     for (step, quorum_id), lines in commits_by_attempt(evidence).items():
         for number, group in sorted({pair for line in lines for pair in line.rounds}):
-            if not done[step, number, group] & _kept_quorums(tries[group, step], quorum_id):
+            if not any(
+                life(run) in present[quorum_id]
+                and run.quorum_id in _kept_quorums(tries[life(run), step], quorum_id)
+                for run in runs[step, number, group]
+            ):
                 yield Violation(
                     kind=ViolationKind.SAMPLE_LOST,
                     text=f"round {number} of step {step} was not run by group {group}, which is named for it",
@@ -78,8 +95,16 @@ def _samples_lost(evidence: Evidence) -> Iterator[Violation]:
                 )
 
 
+def _tries(evidence: Evidence) -> Mapping[tuple[Life, int], list[LedgerLine]]:
+    """The lines of each life at each step, in order."""
+    found: dict[tuple[Life, int], list[LedgerLine]] = defaultdict(list)
+    for line in evidence.lines:
+        found[life(line), line.step].append(line)
+    return found
+
+
 def _kept_quorums(tries: Sequence[LedgerLine], quorum_id: int) -> set[int]:
-    """The quorum ids whose finished rounds a group still held when it committed in `quorum_id`.
+    """The quorum ids whose finished rounds a life still held when it committed in `quorum_id`.
 
     `tries` are its ledger's lines of that step, in order.
     """
@@ -114,6 +139,53 @@ def _run_twice(attempt: Attempt, dones: Iterable[RoundDone]) -> Iterator[Violati
                 step=attempt[0],
                 quorum_id=attempt[1],
             )
+
+
+def _rounds_recomputed(evidence: Evidence) -> Iterator[Violation]:
+    """A round is computed again only when the life that held it is lost, or has lost it.
+
+    A life holds its rounds as long as it is in every quorum that tries the step, unless it heals
+    to a later step or discards an attempt at this one.
+    """
+    places: dict[Place, list[RoundDone]] = defaultdict(list)
+    quorums: dict[int, set[int]] = defaultdict(set)
+    for done in evidence.rounds_done:
+        places[done.step, done.round].append(done)
+        quorums[done.step].add(done.quorum_id)
+    present, by_life = lives_by_quorum(evidence), _lines_by_life(evidence)
+    for (step, number), dones in sorted(places.items()):
+        for held, again in pairwise(sorted(dones, key=lambda done: done.quorum_id)):
+            between = [q for q in quorums[step] if held.quorum_id < q <= again.quorum_id]
+            was_there = all(life(held) in present[q] for q in between)
+            if between and was_there and not _gave_up(by_life[life(held)], held, again.quorum_id):
+                yield Violation(
+                    kind=ViolationKind.ROUND_RECOMPUTED,
+                    text=f"group {again.group} computed round {number} of step {step} again, "
+                    f"though group {held.group} lived and held it",
+                    group=again.group,
+                    step=step,
+                    quorum_id=again.quorum_id,
+                )
+
+
+def _lines_by_life(evidence: Evidence) -> Mapping[Life, list[LedgerLine]]:
+    found: dict[Life, list[LedgerLine]] = defaultdict(list)
+    for line in evidence.lines:
+        found[life(line)].append(line)
+    return found
+
+
+def _gave_up(lines: Iterable[LedgerLine], held: RoundDone, until: int) -> bool:
+    """Whether a life, by its lines, no longer had the round that it held when quorum `until` began."""
+    return any(
+        (line.healed_from is not None and line.step > held.step and held.quorum_id < quorum(line) <= until)
+        or (
+            line.outcome is Outcome.DISCARDED
+            and line.step == held.step
+            and held.quorum_id <= quorum(line) < until
+        )
+        for line in lines
+    )
 
 
 def _inputs_changed(evidence: Evidence) -> Iterator[Violation]:

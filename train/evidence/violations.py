@@ -22,6 +22,7 @@ class ViolationKind(StrEnum):
     ROUNDS_DIFFER = "rounds_differ"
     SAMPLE_LOST = "sample_lost"
     SAMPLE_REPEATED = "sample_repeated"
+    ROUND_RECOMPUTED = "round_recomputed"
     INPUT_CHANGED = "input_changed"
     INPUT_REPEATED = "input_repeated"
     QUORUM_ID_FELL = "quorum_id_fell"

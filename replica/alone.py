@@ -1,0 +1,87 @@
+"""A group that trains without a Lighthouse and without peers: the step without fault tolerance."""
+
+from collections.abc import Callable
+
+import torch
+
+from lighthouse.client import Phase
+from replica.bridge.manager import Start
+from replica.mesh import Ranks
+from replica.rounds import Peer
+from replica.streams import StartCheck
+
+# The address that stands for "there is no Lighthouse".
+NO_LIGHTHOUSE = "none"
+
+
+class NoPeers:
+    """All-reduce over one group: there is nothing to add. Never blocks."""
+
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
+        """The sum over one group is what it brings."""
+
+    def max_in_place(self, tensor: torch.Tensor) -> None:
+        """The maximum over one group is what it brings."""
+
+
+class AloneBridge:
+    """Stands in for `ManagerBridge`: attempts begin at once, and the vote is among the group's ranks.
+
+    `step` is asked for this rank's current step. Belongs to the training thread.
+    """
+
+    replica_id = ""
+    quorum_id = 0
+
+    def __init__(self, *, group: int, ranks: Ranks, step: Callable[[], int]) -> None:
+        self._group = group
+        self._ranks = ranks
+        self._step = step
+        self.process_group = NoPeers()
+
+    def begin(self) -> Start:
+        """The one member of the one quorum. Does not block."""
+        peer = Peer(group=self._group, step=self._step())
+        return Start(quorum_id=self.quorum_id, changed=False, peers=(peer,), configured=True, error=None)
+
+    def set_step(self, step: int) -> None:
+        """Nothing to do: only the group counts its steps."""
+
+    def vote(self, willing: bool) -> bool:
+        """Whether every rank is willing. A collective of the group. Raises RestartError."""
+        return all(row[0] for row in self._ranks.share([willing]))
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class AloneStream:
+    """Stands in for `LighthouseStream` where nobody listens. Never blocks."""
+
+    tells_deaths = False
+
+    def wait_until_reachable(self) -> None:
+        """Nobody has to be reached."""
+
+    def attach(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> StartCheck:
+        """There is no record of an earlier life."""
+        return StartCheck.GO_ON
+
+    def watch(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> None:
+        """Nothing will be heard."""
+
+    def first_quorum(self, healed: bool) -> StartCheck:
+        """Always go on."""
+        return StartCheck.GO_ON
+
+    def progress(self, step: int, phase: Phase, rounds: int | None = None) -> None:
+        """Nobody is told."""
+
+    def abandon(self, quorum_id: int, cause: str) -> None:
+        """Nobody is told."""
+
+    def goodbye(self, *, finished: bool, step: int) -> None:
+        """Nobody is told."""
+
+    def close(self) -> None:
+        """Nothing to do."""
