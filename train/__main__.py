@@ -1,6 +1,7 @@
 """The trainer's command line: `torchrun --nproc-per-node R -m train CONFIG.toml ...`."""
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -90,13 +91,17 @@ def work(argv: Sequence[str]) -> None:
     flags = parser().parse_args(rest)
     config = read_config(flags, overrides)
     validate(config, group_world_size=int(os.environ.get("WORLD_SIZE", "1")))
-    # torch is loaded only now, so that a mistake in the configuration is told at once.
+    # torch is loaded only now, so that a mistake in the configuration is told at once; and without
+    # the garbage collector, which would look at its million objects again and again.
+    gc.disable()
     from replica.group import ReplicaGroup
     from train.config import fingerprint
     from train.data import open_dataset
     from train.device import choose_device
     from train.loop import train
 
+    gc.freeze()
+    gc.enable()
     dataset = open_dataset(config)
     device = choose_device(config.run.device)
     arguments = settings(flags, config)

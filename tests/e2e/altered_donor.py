@@ -1,14 +1,14 @@
-"""The reference trainer, except that group 0 gives joiners a state that differs from its own.
+"""The paced trainer, except that group 0 gives joiners a state that differs from its own.
 
 Each altered state's digest is appended to the file that HEADWAY_ALTERED names. One rank per group.
 """
 
 import os
 
+import paced_trainer
 import torch
 
 from replica.state import TrainingState
-from train.__main__ import main
 
 export = TrainingState.export
 
@@ -25,4 +25,4 @@ def altered(self: TrainingState) -> dict[str, torch.Tensor]:
 
 if os.environ["REPLICA_GROUP_ID"] == "0":
     TrainingState.export = altered  # type: ignore[method-assign]
-main()
+paced_trainer.main()

@@ -12,8 +12,9 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 
 
-def trainer(*arguments: str, launcher: bool = False) -> subprocess.CompletedProcess[str]:
-    words = ["-m", "replica.launch", "--nproc-per-node", "2"] if launcher else []
+def trainer(*arguments: str, ranks: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the trainer, below a launcher if ranks are given."""
+    words = [] if ranks is None else ["-m", "replica.launch", "--nproc-per-node", str(ranks)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHFT")}
     return subprocess.run(
         [sys.executable, *words, "-m", "train", *arguments],
@@ -55,21 +56,20 @@ def test_data_that_is_too_short(tmp_path: Path) -> None:
 
 
 def test_the_launcher_passes_the_exit_code_on() -> None:
-    result = trainer("--job.micro_batches", "3", "--lighthouse-addr", "127.0.0.1:1", launcher=True)
+    result = trainer("--job.micro_batches", "3", "--lighthouse-addr", "127.0.0.1:1", ranks=2)
     assert result.returncode == 4, result.stderr
     assert result.stderr.count("micro_batches") == 1
     assert "Traceback" not in result.stderr
 
 
 def test_an_unreachable_lighthouse_is_waited_for() -> None:
-    result = trainer("--lighthouse-addr", "127.0.0.1:1", "--lighthouse-wait", "1.5", launcher=True)
+    result = trainer("--lighthouse-addr", "127.0.0.1:1", "--lighthouse-wait", "1.5", ranks=1)
     assert result.returncode == 3, result.stderr
     assert "Lighthouse" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_local_cluster(sign: signal.Signals, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_local_cluster(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "train.local", "--groups", "2", "--ranks", "1", "--steps", "100000"),
         *("--config", str(ROOT / "train" / "configs" / "tiny.toml"), "--out", str(tmp_path / "run")),
@@ -81,9 +81,9 @@ def test_a_signal_ends_the_local_cluster(sign: signal.Signals, tmp_path: Path) -
         for line in process.stdout:
             if "training" in line:
                 break
-        process.send_signal(sign)
+        process.send_signal(signal.SIGINT)
         process.wait(timeout=15)
-    assert process.returncode == 128 + sign
+    assert process.returncode == 128 + signal.SIGINT
     assert str(tmp_path) not in _command_lines()
 
 

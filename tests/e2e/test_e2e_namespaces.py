@@ -14,7 +14,8 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 BRIDGE, NETWORK = "hwbr0", "10.213.7"
-STEPS = 200
+PACED_TRAINER = Path(__file__).with_name("paced_trainer.py")
+ENDLESS = 100_000
 
 
 def ip(*words: str) -> None:
@@ -79,8 +80,8 @@ def start_group(
     words = ["--replica-group-id", str(group), "--lighthouse-addr", lighthouse, "--out", str(out)]
     process = subprocess.Popen(
         [
-            *("ip", "netns", "exec", host, sys.executable, "-m", "replica.launch", "--nproc-per-node", "2"),
-            *("-m", "train", str(tiny), *words, "--steps", str(STEPS)),
+            *("ip", "netns", "exec", host, sys.executable, "-m", "replica.launch", "--nproc-per-node", "1"),
+            *(str(PACED_TRAINER), str(tiny), *words, "--steps", str(ENDLESS)),
         ],
         stderr=stack.enter_context((out.parent / f"log-{group}").open("ab")),
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -104,10 +105,15 @@ def test_groups_in_network_namespaces(hosts: list[str], tiny: Path, tmp_path: Pa
     with ExitStack() as stack:
         lighthouse = start_lighthouse(stack)
         groups = [start_group(stack, host, i, out, tiny, lighthouse) for i, host in enumerate(hosts)]
-        wait_for_lines(out / "ledger" / "group-0.jsonl", 5, groups[0])
+        ledgers = [out / "ledger" / f"group-{group}.jsonl" for group in (0, 1)]
+        wait_for_lines(ledgers[1], 3, groups[1])
         groups[1].kill()
         groups[1].wait()
+        lines = len(ledgers[1].read_text().splitlines())
         again = start_group(stack, hosts[1], 1, out, tiny, lighthouse)
+        wait_for_lines(ledgers[1], lines + 2, again)
+        for process in (groups[0], again):
+            process.terminate()
         assert (groups[0].wait(120), again.wait(120)) == (0, 0), (tmp_path / "log-1").read_text()[-2000:]
 
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
