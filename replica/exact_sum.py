@@ -155,7 +155,7 @@ class _Chunk:
         first, *others = self._digits
         out.copy_(first)
         for digit in others:
-            out.bitwise_left_shift_(_DIGIT_BITS).add_(self._wide.copy_(digit))
+            torch.add(self._wide.copy_(digit), out, alpha=1 << _DIGIT_BITS, out=out)
 
 
 def mean_in_place(integers: torch.Tensor, places: torch.Tensor, divisor: int) -> torch.Tensor:
