@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from replica.errors import ExitCode, UserError
 from replica.shadowing import LIBRARY, TRAINER, refuse_shadows
-from replica.workers import forward_sigterm, watch_for_frozen_workers
+from replica.workers import end_siblings_soon, forward_sigterm
 
 LAUNCHER_PID_VARIABLE = "HEADWAY_LAUNCHER_PID"
 
@@ -126,7 +126,7 @@ def launch(argv: Sequence[str]) -> ExitCode:
     # The agent would end its workers at once; they are to finish their step and leave.
     arguments.signals_to_handle = "SIGINT,SIGHUP,SIGQUIT"
     asked_to_leave = forward_sigterm(arguments.drain_grace)
-    watch_for_frozen_workers()
+    end_siblings_soon()
     os.environ[LAUNCHER_PID_VARIABLE] = str(os.getpid())
     # The agent's log of a failed rank would only repeat our own sentence.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)

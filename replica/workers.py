@@ -1,21 +1,17 @@
-"""What a launcher does with its workers beside torchrun's agent: ask them to drain, end frozen ones.
+"""What a launcher does with its workers beside the agent: ask them to drain, end those of a dead group.
 
 torchrun ends its workers when it gets SIGTERM, and reports a failure; a planned leave needs them to
-finish their step and end by themselves. It also waits 30 s for a worker that was stopped before it
-kills it, and a group with a frozen rank is of no use meanwhile.
+finish their step and end by themselves. It also waits 30 s for the siblings of a dead rank before it
+kills them, and they are of no use meanwhile.
 """
 
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 
 from replica.proc import processes
 
-POLL_INTERVAL_S = 0.5
-FROZEN_S = 5.0
-STOPPED = frozenset("Tt")
+SIBLINGS_S = 5
 
 
 def children_of(pid: int) -> dict[int, str]:
@@ -51,37 +47,17 @@ def signal_all(pids: dict[int, str], number: signal.Signals) -> None:
             continue
 
 
-class FrozenWorkers:
-    """Decides which workers to kill: those that stay stopped after a sibling has gone (pure).
+def end_siblings_soon() -> None:
+    """Make torchrun's agent kill what is left of a group SIBLINGS_S after one of its ranks has failed.
 
-    A stopped worker alone may be a debugger's doing; with a rank gone, the group has to end.
+    It asks them with SIGTERM first. One that waits for the dead rank in a call that no signal handler
+    can interrupt, or that is stopped, does not hear; the agent alone would give it 30 s.
     """
+    from torch.distributed.elastic.multiprocessing.api import PContext
 
-    def __init__(self, frozen_s: float = FROZEN_S) -> None:
-        self._frozen_s = frozen_s
-        self._most = 0
-        self._since_s: float | None = None
+    close = PContext.close
 
-    def to_kill(self, workers: dict[int, str], now_s: float) -> list[int]:
-        """Pids to kill, given the workers that are left and their states."""
-        self._most = max(self._most, len(workers)) if workers else 0
-        stopped = [pid for pid, state in workers.items() if state in STOPPED]
-        if not stopped or len(workers) == self._most:
-            self._since_s = None
-            return []
-        if self._since_s is None:
-            self._since_s = now_s
-        return stopped if now_s - self._since_s >= self._frozen_s else []
+    def close_soon(self: PContext, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
+        close(self, death_sig, min(timeout, SIBLINGS_S))
 
-
-def watch_for_frozen_workers(clock: Callable[[], float] = time.monotonic) -> None:
-    """Start a daemon thread that kills stopped workers of a group that has lost a rank."""
-
-    def watch() -> None:
-        frozen = FrozenWorkers()
-        while True:
-            workers = children_of(os.getpid())
-            signal_all(dict.fromkeys(frozen.to_kill(workers, clock()), ""), signal.SIGKILL)
-            time.sleep(POLL_INTERVAL_S)
-
-    threading.Thread(target=watch, name="headway-frozen-workers", daemon=True).start()
+    PContext.close = close_soon  # type: ignore[method-assign]

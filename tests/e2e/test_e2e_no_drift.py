@@ -44,7 +44,7 @@ WALK = (
 WALK_OF_TWO_RANKS = (
     Death(place=Place.AGREE, group=0, rank=1),
     Death(place=Place.REDUCE, group=1, rank=0),
-    Death(place=Place.VOTE, group=2, rank=0),
+    Death(place=Place.VOTE, group=2, rank=1),
 )
 
 

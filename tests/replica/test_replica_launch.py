@@ -149,3 +149,29 @@ def test_a_signal_to_the_launcher_ends_the_group_for_good(
     assert stdout == ""  # no second "up"
     assert number.name in stderr
     assert "Traceback" not in stderr
+
+
+# Rank 1 does not hear SIGTERM; once it is so far, rank 0 kills itself.
+DEAF = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ["RANK"] == "0":
+    open(sys.argv[1]).read()
+    os.kill(os.getpid(), signal.SIGKILL)
+open(sys.argv[1], "w").close()
+if sys.argv[2] == "stopped":
+    os.kill(os.getpid(), signal.SIGSTOP)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("how", ["deaf", "stopped"])
+@pytest.mark.timeout(60)
+def test_siblings_of_a_dead_rank_that_do_not_hear_are_killed_soon(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "deaf.py"
+    path.write_text(DEAF)
+    os.mkfifo(tmp_path / "meet")
+    with children() as started:
+        words = ["-m", "replica.launch", "--nproc-per-node", "2", "--max-restarts", "0"]
+        launcher = started.start(*words, str(path), str(tmp_path / "meet"), how)
+        assert launcher.wait(timeout=25) == ExitCode.RESTART

@@ -1,36 +1,11 @@
-"""Workers beside the agent: a stopped one is killed only when a sibling has gone; SIGTERM is handed on."""
+"""Workers beside the agent: they are found, and SIGTERM is handed on to them."""
 
 import os
 import signal
 import subprocess
 import sys
 
-from replica.workers import FrozenWorkers, children_of
-
-
-def test_a_stopped_worker_of_a_whole_group_is_left_alone() -> None:
-    frozen = FrozenWorkers(frozen_s=5.0)
-    for now_s in range(100):
-        assert frozen.to_kill({1: "S", 2: "T"}, float(now_s)) == []
-
-
-def test_a_stopped_worker_is_killed_some_time_after_a_sibling_has_gone() -> None:
-    frozen = FrozenWorkers(frozen_s=5.0)
-    assert frozen.to_kill({1: "S", 2: "S", 3: "R"}, 0.0) == []
-    assert frozen.to_kill({2: "T", 3: "R"}, 1.0) == []
-    assert frozen.to_kill({2: "T", 3: "R"}, 5.9) == []
-    assert frozen.to_kill({2: "T", 3: "R"}, 6.0) == [2]
-
-
-def test_one_that_goes_on_is_forgiven_and_a_new_group_starts_anew() -> None:
-    frozen = FrozenWorkers(frozen_s=5.0)
-    frozen.to_kill({1: "S", 2: "S"}, 0.0)
-    frozen.to_kill({2: "T"}, 1.0)
-    assert frozen.to_kill({2: "S"}, 7.0) == []
-    assert frozen.to_kill({2: "T"}, 8.0) == []
-    assert frozen.to_kill({}, 9.0) == []
-    assert frozen.to_kill({7: "T"}, 20.0) == []
-    assert frozen.to_kill({7: "T"}, 30.0) == []
+from replica.workers import children_of
 
 
 def test_children_are_found_with_their_state() -> None:
