@@ -206,7 +206,7 @@ class Attempt:
             reason=reason,
             participants=self._participants,
             rounds=rounds,
-            healed_from=self._healed_from,
+            healed_from=self._start.healed_from,
             seconds=self._watch.seconds(),
         )
         group.attempt_ended(reason)
@@ -227,7 +227,7 @@ class Attempt:
             grad_norm=group.updater.grad_norm,
             lr=rate,
             digest=digest or None,
-            healed_from=self._healed_from,
+            healed_from=self._start.healed_from,
             seconds=self._watch.seconds(),
         )
         group.attempt_ended(Reason.NONE)
@@ -235,10 +235,6 @@ class Attempt:
     @property
     def _participants(self) -> tuple[int, ...]:
         return tuple(sorted(peer.group for peer in self._start.peers))
-
-    @property
-    def _healed_from(self) -> tuple[int, ...] | None:
-        return None if self._start.healed_from is None else (self._start.healed_from,)
 
 
 def as_signed(value: int) -> int:

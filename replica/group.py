@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,6 @@ from replica.alone import NO_LIGHTHOUSE, AloneBridge, AloneStream
 from replica.attempt import Attempt
 from replica.averaging import gradient_sum
 from replica.bridge.manager import ManagerBridge
-from replica.bridge.transport import Sent
 from replica.buffers import BufferGuard
 from replica.config import GroupConfig, Mode, settings_from_environment
 from replica.errors import UserError
@@ -28,11 +27,12 @@ from replica.ledger import EventKind, Reason, new_incarnation
 from replica.mesh import Ranks
 from replica.notices import Notices, drain_on_sigterm
 from replica.numerics import numeric_platform
-from replica.opening import STEP_STAMP, Opening, Turn
+from replica.opening import Opening, Turn
 from replica.recorder import Recorder
 from replica.rounds import rounds_per_step
 from replica.state import TrainingState
 from replica.streams import LighthouseStream, StartCheck, act_on
+from replica.transfer import Served
 from replica.updater import Updater
 from replica.watchdog import die_with_parent
 
@@ -216,8 +216,8 @@ class ReplicaGroup:
             advertise_addr=self._advertise_addr,
             signature=self._signature(),
             held=lambda: self.sum.held,
-            export=self._export,
-            on_sent=self._on_sent,
+            own=self.state.tensors,
+            on_served=self._on_served,
             on_fetch=lambda: self.stream.progress(self._step, Phase.HEAL),
             interrupts=self.notices,
         )
@@ -241,7 +241,7 @@ class ReplicaGroup:
         """What must be equal in all groups of the job, for the Lighthouse to compare."""
         return xxhash.xxh3_128_hexdigest(f"{self._signature()} {self.config.fingerprint}".encode())
 
-    def adopt(self, state: dict[str, torch.Tensor], step: int) -> None:
+    def adopt(self, state: Mapping[str, torch.Tensor], step: int) -> None:
         """Make a fetched state, and its step number, this group's own; rounds of older steps go."""
         self.state.adopt(state)
         self.sum.reset()
@@ -286,12 +286,11 @@ class ReplicaGroup:
         due = every and ((step + 1) % every == 0 or step + 1 == self.config.steps)
         return self.state.digest(self.world_size) if due else ""
 
-    def _export(self) -> dict[str, torch.Tensor]:
-        """What a donor gives; called while the training thread waits for its quorum."""
-        return {STEP_STAMP: torch.tensor(self._step), **self.state.export()}
-
-    def _on_sent(self, sent: Sent) -> None:
-        self.record.event(EventKind.HEAL_SENT, step=sent.step, bytes=sent.bytes, seconds=sent.seconds)
+    def _on_served(self, served: Served) -> None:
+        if served.bytes:
+            self.record.event(
+                EventKind.HEAL_SENT, step=served.step, bytes=served.bytes, seconds=served.seconds
+            )
 
     def warn(self, message: str) -> None:
         """Log a warning that names group and rank."""

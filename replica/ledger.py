@@ -55,6 +55,7 @@ class EventKind(StrEnum):
     ROUND_DONE = "round_done"
     HEAL = "heal"
     HEAL_SENT = "heal_sent"
+    HEAL_INCIDENT = "heal_incident"
     HEAL_FAILED = "heal_failed"
     DEATH_SEEN = "death_seen"
     DATA = "data"
@@ -96,6 +97,7 @@ EVENT_FIELDS: Mapping[EventKind, frozenset[str]] = {
     EventKind.ROUND_DONE: frozenset({"step", "quorum_id", "group", "incarnation", "round", "input_xxh64"}),
     EventKind.HEAL: frozenset({"group", "incarnation", "healed_from", "step", "bytes", "seconds"}),
     EventKind.HEAL_SENT: frozenset({"group", "incarnation", "step", "bytes", "seconds"}),
+    EventKind.HEAL_INCIDENT: frozenset({"group", "incarnation", "donor", "fault", "tensor"}),
     EventKind.HEAL_FAILED: frozenset({"group", "incarnation", "reason"}),
     EventKind.DEATH_SEEN: frozenset({"group", "incarnation", "dead"}),
     EventKind.DATA: frozenset({"group", "incarnation", "samples_per_micro_batch", "dataset_size"}),

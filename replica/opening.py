@@ -5,15 +5,12 @@ Every rank walks the same way, whatever failed before: quorum, agreement, vote.
 
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 from lighthouse.client import Phase
 from replica.attempt import Attempt
 from replica.averaging import ReduceFailed
 from replica.bridge.manager import Start
-from replica.bridge.transport import tensor_bytes
 from replica.ledger import EventKind, Outcome, Reason
 from replica.recorder import Stopwatch
 from replica.rounds import Peer, Plan, deal
@@ -23,7 +20,10 @@ from replica.streams import StartCheck, act_on
 if TYPE_CHECKING:
     from replica.group import ReplicaGroup
 
-STEP_STAMP = "headway.step"
+
+# A state of so many bytes that comes more slowly than this probably took the wrong network.
+LARGE_BYTES = 64_000_000
+SLOW_MB_PER_S = 100.0
 
 
 class Turn(Enum):
@@ -51,9 +51,10 @@ class Opening:
         group.stream.progress(group.step, Phase.QUORUM)
         with watch.time("quorum"):
             start = group.bridge.begin()
-        if start.received is not None:
-            watch.heal, watch.quorum = start.received.seconds, watch.quorum - start.received.seconds
+        if (received := start.heal.received) is not None:
+            watch.heal, watch.quorum = received.seconds, watch.quorum - received.seconds
         self._note_quorum(start)
+        self._note_incidents(start)
         step = max((peer.step for peer in start.peers), default=group.step) if start.changed else group.step
         plan = self._plan(start, step)
         problem = start.error or self._misfit(start, step)
@@ -117,31 +118,47 @@ class Opening:
         return agree(group.ranks.share(ballot.values()))
 
     def _misfit(self, start: Start, step: int) -> str | None:
-        if start.stash is None:
-            return None
-        if not isinstance(start.stash, dict):
-            return f"the donor sent a {type(start.stash).__name__} instead of a state"
-        stamp: Any = start.stash.pop(STEP_STAMP, None)
-        if not isinstance(stamp, torch.Tensor) or stamp.numel() != 1 or int(stamp) != step:
-            return f"the donor sent a state that is not stamped as that of step {step}"
-        return self._group.state.misfit(start.stash)
+        received = start.heal.received
+        if start.stash is not None and (received is None or received.step != step):
+            return f"the state that came is not that of step {step}"
+        return None
 
     def _adopt(self, start: Start, step: int) -> None:
         """Take over the fetched state: weights and step number move together, on all ranks."""
-        group = self._group
+        group, received = self._group, start.heal.received
         assert start.stash is not None
-        assert start.received is not None
+        assert received is not None
         group.adopt(start.stash, step)
         digest = group.state.digest(group.world_size) if group.config.digest_every else ""
+        rate = received.bytes / received.seconds / 1e6 if received.seconds > 0 else 0.0
         group.record.event(
             EventKind.HEAL,
             digest=digest or None,
             healed_from=start.healed_from,
             step=step,
             quorum_id=start.quorum_id,
-            bytes=tensor_bytes(start.stash),
-            seconds=start.received.seconds,
+            bytes=received.bytes,
+            seconds=received.seconds,
+            mb_per_s=round(rate, 1),
         )
+        if received.bytes > LARGE_BYTES and rate < SLOW_MB_PER_S:
+            group.warn(
+                f"the state came at {rate:.0f} MB/s: check that the donors' advertised addresses are on the "
+                f"fast network (--advertise-addr)"
+            )
+
+    def _note_incidents(self, start: Start) -> None:
+        """Write down what was wrong with donors, by their group and the tensor it was found at."""
+        group = self._group
+        for donor, incident in start.heal.incidents:
+            group.record.event(
+                EventKind.HEAL_INCIDENT,
+                donor=donor,
+                address=incident.donor,
+                fault=incident.fault.value,
+                tensor=incident.tensor,
+                reason=incident.detail,
+            )
 
     def _sit_out(self, start: Start, plan: Plan, watch: Stopwatch, problem: str | None) -> None:
         """Walk an attempt that this group cannot take part in, so that it does not hold up others.

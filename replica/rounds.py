@@ -33,12 +33,14 @@ class Peer:
     """A member of the quorum as all others see it when they meet.
 
     group: its number. step: the number of steps that its state holds. held: the rounds of that step
-    whose gradients it has already.
+    whose gradients it has already. address: HOST:PORT where joiners ask for its state, of the rank
+    that asks.
     """
 
     group: int
     step: int
     held: frozenset[int] = frozenset()
+    address: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

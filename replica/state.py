@@ -6,7 +6,6 @@ over the ranks of the group) are held as local shards, everything else is equal 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -84,32 +83,13 @@ class TrainingState:
         """Bytes that this rank holds of the state."""
         return sum(entry.local.numel() * entry.local.element_size() for entry in self._entries.values())
 
-    def export(self) -> dict[str, torch.Tensor]:
-        """A copy of this rank's part of the state, on the CPU, by name."""
-        return {
-            name: entry.local.to("cpu", copy=True, memory_format=torch.contiguous_format)
-            for name, entry in self._entries.items()
-        }
-
-    def misfit(self, received: Mapping[str, Any]) -> str | None:
-        """Why `received` cannot be this rank's state, or None when it can."""
-        missing = sorted(self._entries.keys() ^ received.keys())
-        if missing:
-            return f"{missing[0]} is on one side only ({len(missing)} such tensors)"
-        for name, entry in self._entries.items():
-            other = received[name]
-            if not isinstance(other, torch.Tensor):
-                return f"{name} is a {type(other).__name__}, not a tensor"
-            if other.shape != entry.local.shape or other.dtype != entry.local.dtype:
-                return (
-                    f"{name} is {tuple(other.shape)} {other.dtype}, "
-                    f"expected {tuple(entry.local.shape)} {entry.local.dtype}"
-                )
-        return None
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """This rank's part of the state, by name: the tensors that are trained, not copies."""
+        return {name: entry.local for name, entry in self._entries.items()}
 
     @torch.no_grad()
     def adopt(self, received: Mapping[str, torch.Tensor]) -> None:
-        """Take over a state that `misfit` found nothing wrong with. Cannot fail half-way."""
+        """Take over a state of equal names, types and shapes, or these very tensors. Cannot fail half-way."""
         for name, entry in self._entries.items():
             entry.local.copy_(received[name])
 

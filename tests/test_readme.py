@@ -4,7 +4,16 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("protos", "lighthouse", "replica", "replica/bridge", "train", "train/cluster", "train/evidence")
+ROOMS = (
+    "protos",
+    "lighthouse",
+    "replica",
+    "replica/bridge",
+    "replica/transfer",
+    "train",
+    "train/cluster",
+    "train/evidence",
+)
 
 
 def tree() -> dict[str, set[str]]:

@@ -2,20 +2,20 @@
 
 import os
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torchft.manager import Manager
 
 from replica.bridge.interrupts import Interrupts
 from replica.bridge.process_group import CrossGroupProcessGroup
-from replica.bridge.transport import HealTransport, Received, Sent
+from replica.bridge.transport import Heal, HealTransport
 from replica.config import GroupConfig
 from replica.errors import RestartError
 from replica.mesh import Ranks, StoreAddress
 from replica.rounds import Peer
+from replica.transfer import Served
 
 QUORUM_RETRY_INTERVAL_S = 0.5
 State = dict[str, torch.Tensor]
@@ -27,8 +27,8 @@ class Start:
 
     `error` is None, or one line that says why this rank cannot take part. `changed` says that the
     quorum is not that of the last attempt. `peers` are its members, each with the step that it
-    held when it joined. `received` and `healed_from` are set when this rank fetched newer state,
-    which is neither checked nor applied yet: `stash` holds it.
+    held when it joined. `heal` tells of the newer state that this rank fetched, which is not
+    applied yet: `stash` holds it.
     """
 
     quorum_id: int
@@ -36,9 +36,13 @@ class Start:
     peers: tuple[Peer, ...]
     configured: bool
     error: str | None
-    stash: Any = None
-    received: Received | None = None
-    healed_from: int | None = None
+    stash: State | None = None
+    heal: Heal = field(default_factory=Heal)
+
+    @property
+    def healed_from(self) -> tuple[int, ...] | None:
+        """The groups that gave newer state, None without any."""
+        return None if self.stash is None or self.heal.received is None else self.heal.received.groups
 
 
 def take_torchft_environment(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -51,8 +55,8 @@ class ManagerBridge:
     """Owns one torchft Manager, its process group and its transport, for one incarnation.
 
     Making it blocks until the Lighthouse answers, and heartbeats start: make it when everything
-    else is ready. `export` is called while the training thread waits inside `begin`, never during
-    a forward, and must return copies. All methods belong to the training thread.
+    else is ready. `own` gives this rank's tensors by name; they are copied for joiners while the
+    training thread waits inside `begin`, never during a forward. All methods belong to that thread.
     """
 
     def __init__(
@@ -64,28 +68,33 @@ class ManagerBridge:
         advertise_addr: str,
         signature: int,
         held: Callable[[], frozenset[int]],
-        export: Callable[[], State],
-        on_sent: Callable[[Sent], None],
+        own: Callable[[], State],
+        on_served: Callable[[Served], None],
         on_fetch: Callable[[], None] = lambda: None,
         interrupts: Interrupts | None = None,
     ) -> None:
         timeouts = config.timeouts
         self._timeouts = timeouts
-        self._stash: Any = None
+        self._stash: State | None = None
         self._seen_quorum_id = -1
         take_torchft_environment()
         self._transport = HealTransport(
             timeout_s=timeouts.transfer_s,
             advertise_addr=advertise_addr,
-            on_sent=on_sent,
+            own=own,
+            # At step 0 nothing is lost by a heal that breaks off, but the start of the process.
+            fresh=lambda: self._manager.current_step() == 0,
+            on_served=on_served,
             on_fetch=on_fetch,
             interrupts=interrupts,
             quorum_id=lambda: self.process_group.quorum_id,
+            peers=lambda: self.process_group.peers,
         )
         self.process_group = CrossGroupProcessGroup(
             group=config.group,
             step=lambda: self._manager.current_step(),
             held=held,
+            address=lambda: self._transport.address,
             advertise_addr=advertise_addr,
             configure_timeout_s=timeouts.configure_s,
             collective_timeout_s=timeouts.collective_s,
@@ -93,7 +102,7 @@ class ManagerBridge:
             interrupts=interrupts,
         )
         try:
-            self._manager = self._make_manager(config, ranks, store, advertise_addr, export)
+            self._manager = self._make_manager(config, ranks, store, advertise_addr)
         except (TimeoutError, RuntimeError) as error:
             raise RestartError(f"the Lighthouse went away during the start ({_one_line(error)})") from error
 
@@ -103,13 +112,12 @@ class ManagerBridge:
         ranks: Ranks,
         store: StoreAddress,
         advertise_addr: str,
-        export: Callable[[], State],
     ) -> Manager:
         timeouts = config.timeouts
         return Manager(
             pg=self.process_group,
             load_state_dict=self._keep,
-            state_dict=export,
+            state_dict=dict,  # the transport takes the tensors itself
             min_replica_size=1,
             use_async_quorum=False,
             timeout=timedelta(seconds=timeouts.transfer_s),
@@ -140,7 +148,7 @@ class ManagerBridge:
         Blocks until the Lighthouse has a quorum. Raises RestartError when it has none for
         `lighthouse_wait_s`.
         """
-        self._stash = self._transport.received = None
+        self._stash, self._transport.heal = None, Heal()
         try:
             self._manager.start_quorum()
         except TimeoutError as error:
@@ -150,15 +158,16 @@ class ManagerBridge:
             ) from error
         except RuntimeError as error:
             raise RestartError(f"rank 0 of this group is gone ({_one_line(error)})") from error
-        self._transport.release()
+        if self._transport.heal.torn:
+            raise RestartError("a heal broke off, and left this group with neither the old state nor the new")
+        self._transport.stage_for_joiners(self._manager.current_step())
         return self._describe()
 
     def _describe(self) -> Start:
-        group, received = self.process_group, self._transport.received
+        group = self.process_group
         quorum_id = self._manager._quorum_id
         changed, self._seen_quorum_id = quorum_id != self._seen_quorum_id, quorum_id
         failure = self._manager.errored()
-        donor = group.peers[received.donor_rank].group if received and group.peers else None
         return Start(
             quorum_id=quorum_id,
             changed=changed,
@@ -166,8 +175,7 @@ class ManagerBridge:
             configured=group.usable,
             error=None if failure is None else _one_line(failure.original_exception),
             stash=self._stash,
-            received=received,
-            healed_from=donor,
+            heal=self._transport.heal,
         )
 
     def _keep(self, state: State) -> None:

@@ -11,7 +11,8 @@ from torch._C import _distributed_c10d as c10d
 from torchft.process_group import ProcessGroup, create_store_client
 
 from replica.bridge.interrupts import Interrupts, Undisturbed, wait_for
-from replica.rounds import Peer, as_mask, from_mask
+from replica.introduction import decode, encode
+from replica.rounds import Peer
 
 
 class Graveyard:
@@ -46,7 +47,8 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
 
     torchft's Manager calls `configure` whenever the quorum id changes. It builds the new group on
     a helper thread and waits for it at most `configure_timeout_s`, then all members tell each
-    other their group, step and held rounds. `step` and `held` are asked for this rank's. Everything but the
+    other their group, step, held rounds and where they serve their state; `step`, `held` and `address`
+    are asked for this rank's. Everything but the
     building runs on the thread that calls. `signature` must be equal in all groups: the sums of
     groups that train different models would be of different lengths. `interrupts` ends waits early.
     """
@@ -57,6 +59,7 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         group: int,
         step: Callable[[], int],
         held: Callable[[], frozenset[int]] = frozenset,
+        address: Callable[[], str] = str,
         advertise_addr: str,
         configure_timeout_s: float,
         collective_timeout_s: float,
@@ -69,6 +72,7 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         self._group = group
         self._current_step = step
         self._held = held
+        self._address = address
         self._advertise_addr = advertise_addr
         self._configure_timeout_s = configure_timeout_s
         self._collective_timeout_s = collective_timeout_s
@@ -138,23 +142,17 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         return gloo
 
     def _introduce(self, world_size: int) -> tuple[Peer, ...]:
-        me = Peer(group=self._group, step=self._current_step(), held=self._held())
+        me = Peer(group=self._group, step=self._current_step(), held=self._held(), address=self._address())
         if self._gloo is None:
             return (me,)
-        head = torch.tensor([me.group, me.step, self._signature], dtype=torch.int64)
-        mine = torch.cat(
-            [head.view(torch.uint8), torch.frombuffer(bytearray(as_mask(me.held)), dtype=torch.uint8)]
-        )
+        mine = torch.frombuffer(bytearray(encode(me, self._signature)), dtype=torch.uint8)
         rows = [torch.empty_like(mine) for _ in range(world_size)]
         self._finish(self._gloo.allgather([rows], [mine]), [rows, mine], self._configure_timeout_s)
-        peers = []
-        for row in rows:
-            group, step, signature = row[: head.nbytes].view(torch.int64).tolist()
-            if signature != self._signature:
-                raise RuntimeError(f"group {group} trains another model or step than group {self._group}")
-            held = from_mask(row[head.nbytes :].numpy().tobytes())
-            peers.append(Peer(group=group, step=step, held=held))
-        return tuple(peers)
+        told = [decode(row.numpy().tobytes()) for row in rows]
+        strangers = [peer.group for peer, signature in told if signature != self._signature]
+        if strangers:
+            raise RuntimeError(f"group {strangers[0]} trains another model or step than group {self._group}")
+        return tuple(peer for peer, _ in told)
 
     @property
     def usable(self) -> bool:

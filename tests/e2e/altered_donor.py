@@ -10,11 +10,15 @@ import torch
 
 from replica.state import TrainingState
 
-export = TrainingState.export
+tensors = TrainingState.tensors
+
+
+def copies(state: TrainingState) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors(state).items()}
 
 
 def altered(self: TrainingState) -> dict[str, torch.Tensor]:
-    own, given = export(self), export(self)
+    own, given = copies(self), copies(self)
     given["parameter.embedding.weight" if "parameter.embedding.weight" in given else max(given)].add_(1.0)
     self.adopt(given)
     with open(os.environ["HEADWAY_ALTERED"], "a") as file:
@@ -24,5 +28,5 @@ def altered(self: TrainingState) -> dict[str, torch.Tensor]:
 
 
 if os.environ["REPLICA_GROUP_ID"] == "0":
-    TrainingState.export = altered  # type: ignore[method-assign]
+    TrainingState.tensors = altered  # type: ignore[method-assign]
 paced_trainer.main()

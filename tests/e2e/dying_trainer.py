@@ -22,11 +22,12 @@ from typing import Any
 from lighthouse.client import status
 from replica.attempt import Attempt
 from replica.averaging import GradientSum
-from replica.bridge import transport
 from replica.bridge.manager import ManagerBridge
 from replica.bridge.process_group import CrossGroupProcessGroup
 from replica.ledger import EventKind, EventLog, KillTarget, events_path
 from replica.opening import Opening
+from replica.transfer import donor, lane
+from replica.transfer.wire import ChunkIs
 from train.__main__ import main
 
 VARIABLE = "HEADWAY_WALK"
@@ -287,19 +288,18 @@ def take_attempt(walk: Walk) -> None:
 
 
 def take_heal(walk: Walk) -> None:
-    @instead_of(transport, "_streaming_load")
-    def load(original: Any, answer: Any, **options: Any) -> Any:
-        if walk.armed(Place.JOINER):
-            answer.read(1024)
-            walk.come_to(Place.JOINER)
-        return original(answer, **options)
+    @instead_of(lane, "checksum")
+    def checksum(original: Any, task: Any) -> Any:
+        walk.come_to(Place.JOINER)
+        return original(task)
 
-    @instead_of(transport._CountingWriter, "write")
-    def write(original: Any, writer: Any, data: Any) -> int:
-        size: int = original(writer, data)
-        if writer.bytes > 1024:
+    @instead_of(donor._Visit, "_send_chunk")
+    def send_chunk(original: Any, visit: Any, question: Any) -> None:
+        if walk.armed(Place.DONOR):
+            data = visit._staging.chunk(question.state_id, question.chunk)
+            visit._line.send(ChunkIs(chunk=question.chunk, nbytes=len(data)), data[:1024])
             walk.come_to(Place.DONOR)
-        return size
+        original(visit, question)
 
 
 def start() -> None:

@@ -58,13 +58,14 @@ def test_a_group_is_killed_and_takes_its_donors_state(
     assert started == dict(enumerate(ADDRESSES))
     heals = [event for event in events(cluster, "heal") if event["group"] == 0 and event["step"] > 0]
     assert {event["rank"] for event in heals} == {0, 1}
-    assert {event["healed_from"] for event in heals} <= {1, 2}
+    assert all(event["healed_from"] and set(event["healed_from"]) <= {1, 2} for event in heals)
+    assert all(event["bytes"] > 0 and event["mb_per_s"] > 0 for event in heals)
     digests = {line["step"]: line["digest"] for line in ledger(cluster, 1) if line["outcome"] == "committed"}
     for heal in (heal for heal in heals if heal["rank"] == 0):
         assert heal["digest"] == digests[heal["step"] - 1]
     state_bytes = sum(heal["bytes"] for heal in heals)
-    assert sum(sent["bytes"] for sent in events(cluster, "heal_sent")) > state_bytes > 0
-    assert any(line["healed_from"] in ([1], [2]) for line in ledger(cluster, 0))
+    assert sum(sent["bytes"] for sent in events(cluster, "heal_sent")) >= state_bytes > 0
+    assert any(line["healed_from"] in ([1], [2], [1, 2]) for line in ledger(cluster, 0))
 
 
 def test_a_single_rank_is_killed(cluster: LocalCluster, wait_back: Callable[..., None]) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from replica.attempt import Attempt, MicroBatch, as_signed
 from replica.averaging import FloatGradientSum
 from replica.bridge.manager import Start
+from replica.bridge.transport import Heal, Received
 from replica.ledger import EventKind, Outcome, Reason
 from replica.position import sample_indices
 from replica.recorder import Stopwatch
@@ -97,13 +98,17 @@ class FakeGroup:
     def attempt(self, *, others: tuple[int, ...] = (), healed_from: int | None = None) -> Attempt:
         """A try at STEP by this group and `others`, who hold the state too."""
         members = (self.group, *others)
+        heal = Heal()
+        if healed_from is not None:
+            heal.received = Received(step=STEP, groups=(healed_from,), bytes=1, seconds=1.0)
         start = Start(
             quorum_id=9,
             changed=True,
             peers=tuple(Peer(group=each, step=STEP) for each in members),
             configured=True,
             error=None,
-            healed_from=healed_from,
+            stash=None if healed_from is None else {},
+            heal=heal,
         )
         peers = [
             Peer(group=each, step=STEP, held=self.sum.held if each == self.group else frozenset())

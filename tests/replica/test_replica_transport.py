@@ -1,294 +1,212 @@
-"""The heal's transport: the right step or an error, nothing run that a peer sent, no donor that waits."""
+"""Heals between transports under torchft's interface: from all that have the state, or not at all."""
 
-import io
-import pickle
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from queue import Queue
-from typing import Any
 
 import pytest
 import torch
-from torch.distributed._serialization import _Entry, _streaming_save
 
-from replica.bridge.transport import HealTransport, Sent, tensor_bytes
+from replica.bridge.transport import HealFailedError, HealTransport
+from replica.rounds import Peer
+from replica.transfer import Fault, Served
 
-LIMIT = timedelta(seconds=20)
+STEP = 7
+LONG = timedelta(seconds=30)
 
 
-def state_of(value: float) -> dict[str, torch.Tensor]:
+def state(fill: float) -> dict[str, torch.Tensor]:
+    """Tensors of kinds that a sharded state has: matrices, scalars, empty shards, half precision."""
     return {
-        "weight": torch.full((300, 50), value),
-        "half": torch.full((7,), value, dtype=torch.bfloat16),
-        "count": torch.tensor(int(value)),
-        "empty": torch.zeros(0, 4),
+        "a": torch.full((300, 7), fill),
+        "b": torch.tensor(fill),
+        "c": torch.empty(0, 5),
+        "d": torch.full((3,), fill, dtype=torch.bfloat16),
     }
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        torch.equal(one[name], other[name]) and one[name].dtype == other[name].dtype for name in one
-    )
+class Interrupts:
+    """Says that the attempt is over once it is told so."""
+
+    def __init__(self) -> None:
+        self.cause: str | None = None
+
+    def over(self, quorum_id: int) -> str | None:
+        return self.cause
+
+    def waking(self, event: threading.Event) -> object:
+        raise AssertionError("a heal asks by itself")
 
 
-@contextmanager
-def transport(*, timeout_s: float = 20.0, sent: Queue[Sent] | None = None) -> Iterator[HealTransport]:
-    """A transport whose server is gone at the end of the block."""
-    made = HealTransport(timeout_s=timeout_s, advertise_addr="127.0.0.1", on_sent=(sent or Queue[Sent]()).put)
-    try:
-        yield made
-    finally:
-        for thread in threading.enumerate():
-            if thread.name == "headway-heal":
-                thread.join()
-        made.shutdown(wait=True)
-        made._server.server_close()
+class Member:
+    """A group's transport in a quorum of which it is told the members."""
+
+    def __init__(self, group: int, step: int, fill: float, *, timeout_s: float = 20.0) -> None:
+        self.group, self.step = group, step
+        self.tensors = state(fill)
+        self.peers: tuple[Peer, ...] = ()
+        self.quorum_id = 1
+        self.served: list[Served] = []
+        self.fetches = 0
+        self.interrupts = Interrupts()
+        self.transport = HealTransport(
+            timeout_s=timeout_s,
+            advertise_addr="127.0.0.1",
+            own=lambda: self.tensors,
+            fresh=lambda: self.step == 0,
+            on_served=self.served.append,
+            on_fetch=self.count,
+            interrupts=self.interrupts,  # type: ignore[arg-type]
+            quorum_id=lambda: self.quorum_id,
+            peers=lambda: self.peers,
+        )
+
+    def count(self) -> None:
+        self.fetches += 1
+
+    @property
+    def peer(self) -> Peer:
+        return Peer(group=self.group, step=self.step, address=self.transport.address)
+
+    def heal(self, named: "Member") -> Mapping[str, torch.Tensor]:
+        """What torchft asks for: the state of STEP, from the donor that it names."""
+        answer = self.transport.recv_checkpoint(0, named.transport.metadata(), STEP, LONG)
+        assert answer["torchft"] == {"step": STEP, "batches_committed": 0}
+        received: dict[str, torch.Tensor] = answer["user"]["default"]
+        return received
 
 
 @pytest.fixture
-def donor() -> Iterator[HealTransport]:
-    with transport() as made:
-        yield made
+def quorum() -> Iterator[list[Member]]:
+    """Two groups at STEP and one that has just started."""
+    members = [Member(0, STEP, 1.0), Member(1, STEP, 1.0), Member(2, 0, 0.0)]
+    for member in members:
+        member.peers = tuple(each.peer for each in members)
+    yield members
+    for member in members:
+        member.transport.shutdown()
 
 
-@pytest.fixture
-def joiner() -> Iterator[HealTransport]:
-    with transport() as made:
-        yield made
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def fetch(joiner: HealTransport, donor: HealTransport, step: int, limit: timedelta = LIMIT) -> Any:
-    return joiner.recv_checkpoint(1, donor.metadata(), step, limit)
+def test_a_joiner_gets_the_state_of_its_donors_into_its_own_tensors(quorum: list[Member]) -> None:
+    first, second, joiner = quorum
+    first.transport.send_checkpoint([2], STEP, {}, LONG)
+    second.transport.stage_for_joiners(STEP)
+    received = joiner.heal(named=first)
+    assert same(received, state(1.0))
+    assert received["a"].data_ptr() == joiner.tensors["a"].data_ptr()
+    heal = joiner.transport.heal
+    assert heal.received is not None
+    assert heal.received.step == STEP
+    assert heal.received.bytes == sum(each.nbytes for each in state(1.0).values())
+    assert set(heal.received.groups) <= {0, 1}
+    assert heal.received.groups
+    assert (heal.torn, heal.incidents, joiner.fetches) == (False, [], 1)
 
 
-def test_the_joiner_gets_what_was_staged(donor: HealTransport, joiner: HealTransport) -> None:
-    donor.send_checkpoint([1], 7, state_of(3.0), LIMIT)
-    assert same(fetch(joiner, donor, 7), state_of(3.0))
-    assert joiner.received is not None
-    assert (joiner.received.donor_rank, joiner.received.step) == (1, 7)
-    assert joiner.received.seconds > 0
+def test_a_group_with_a_state_of_its_own_keeps_it_until_the_new_one_is_adopted(quorum: list[Member]) -> None:
+    first, second, joiner = quorum
+    joiner.step = 3
+    first.transport.stage(STEP, joiners=1)
+    second.transport.stage(STEP, joiners=1)
+    assert same(joiner.heal(named=first), state(1.0))
+    assert same(joiner.tensors, state(0.0))
 
 
-def test_several_joiners_get_it(donor: HealTransport, joiner: HealTransport) -> None:
-    donor.send_checkpoint([1, 2], 7, state_of(3.0), LIMIT)
-    for _ in range(3):
-        assert same(fetch(joiner, donor, 7), state_of(3.0))
+def test_what_arrives_is_what_was_staged_though_the_donor_trains_on(quorum: list[Member]) -> None:
+    first, second, joiner = quorum
+    for donor in (first, second):
+        donor.transport.stage(STEP, joiners=1)
+        donor.tensors["a"].fill_(5.0)
+    assert same(joiner.heal(named=first), state(1.0))
 
 
-def test_a_joiner_that_asks_early_waits_for_the_staging(donor: HealTransport, joiner: HealTransport) -> None:
-    refused = threading.Event()
-    handler = donor._server.RequestHandlerClass
-
-    class Noting(handler):  # type: ignore[misc, valid-type]
-        def send_error(self, *arguments: Any) -> None:
-            super().send_error(*arguments)
-            refused.set()
-
-    donor._server.RequestHandlerClass = Noting
-    results: Queue[Any] = Queue()
-    asking = threading.Thread(target=lambda: results.put(fetch(joiner, donor, 7)))
-    asking.start()
-    assert refused.wait(LIMIT.total_seconds())
-    donor.send_checkpoint([1], 7, state_of(3.0), LIMIT)
-    assert same(results.get(timeout=LIMIT.total_seconds()), state_of(3.0))
-    asking.join()
+def test_a_state_is_staged_once_in_a_quorum_and_anew_in_the_next(quorum: list[Member]) -> None:
+    first, _, joiner = quorum
+    joiner.peers = first.peers = (first.peer, joiner.peer)
+    first.transport.stage(STEP, joiners=1)
+    first.tensors["a"].fill_(5.0)
+    first.transport.stage(STEP, joiners=1)
+    assert joiner.heal(named=first)["a"][0, 0] == 1.0
+    first.quorum_id = 2
+    first.transport.stage_for_joiners(STEP)
+    assert joiner.heal(named=first)["a"][0, 0] == 5.0
 
 
-@pytest.mark.parametrize("staged", [6, 8])
-def test_another_step_never_comes_through(donor: HealTransport, joiner: HealTransport, staged: int) -> None:
-    donor.send_checkpoint([1], staged, state_of(3.0), LIMIT)
-    with pytest.raises(TimeoutError, match="step 7"):
-        fetch(joiner, donor, 7, timedelta(seconds=0.2))
-    assert joiner.received is None
+def test_nothing_is_staged_where_nobody_is_behind_or_the_own_state_is_old(quorum: list[Member]) -> None:
+    first, _, joiner = quorum
+    joiner.transport.stage_for_joiners(0)
+    assert joiner.transport._donor.staged_bytes == 0
+    first.peers = tuple(Peer(group=group, step=STEP) for group in range(2))
+    first.transport.stage_for_joiners(STEP)
+    assert first.transport._donor.staged_bytes == 0
 
 
-def test_a_newer_staging_replaces_the_older(donor: HealTransport, joiner: HealTransport) -> None:
-    donor.send_checkpoint([1], 7, state_of(3.0), LIMIT)
-    donor.send_checkpoint([1], 8, state_of(4.0), LIMIT)
-    assert same(fetch(joiner, donor, 8), state_of(4.0))
-    with pytest.raises(TimeoutError):
-        fetch(joiner, donor, 7, timedelta(seconds=0.1))
+def test_a_donor_that_is_gone_is_named_and_the_other_gives_all(quorum: list[Member]) -> None:
+    first, second, joiner = quorum
+    first.transport.shutdown()
+    second.transport.stage_for_joiners(STEP)
+    assert same(joiner.heal(named=first), state(1.0))
+    heal = joiner.transport.heal
+    assert heal.received is not None
+    assert heal.received.groups == (1,)
+    assert {(group, each.fault) for group, each in heal.incidents} == {(0, Fault.UNREACHABLE)}
 
 
-def test_a_donor_that_is_gone_is_an_error_at_once(joiner: HealTransport) -> None:
-    with transport() as donor:
-        metadata = donor.metadata()
-    with pytest.raises(OSError, match="refused"):
-        joiner.recv_checkpoint(1, metadata, 7, LIMIT)
+def test_a_joiner_that_knows_no_members_asks_the_donor_that_it_is_told(quorum: list[Member]) -> None:
+    first, _, joiner = quorum
+    joiner.peers = ()
+    first.transport.stage(STEP, joiners=1)
+    assert same(joiner.heal(named=first), state(1.0))
 
 
-def test_a_donor_never_waits_for_joiners(donor: HealTransport) -> None:
-    donor.send_checkpoint([1], 7, state_of(3.0), LIMIT)
-    donor.disallow_checkpoint()
-    donor.disallow_checkpoint()
-    assert not donor._checkpoint_lock.w_locked()
+def test_no_donor_left_is_an_error_with_a_sentence_and_leaves_the_tensors_whole(quorum: list[Member]) -> None:
+    first, second, joiner = quorum
+    for donor in (first, second):
+        donor.transport.stage(STEP, joiners=1)
+        donor.transport.shutdown()
+    with pytest.raises(HealFailedError, match="no donor is left"):
+        joiner.heal(named=first)
+    assert not joiner.transport.heal.torn
+    assert same(joiner.tensors, state(0.0))
 
 
-def test_what_was_sent_is_reported_and_is_more_than_the_state(joiner: HealTransport) -> None:
-    sent: Queue[Sent] = Queue()
-    state = state_of(3.0)
-    with transport(sent=sent) as donor:
-        donor.send_checkpoint([1], 7, state, LIMIT)
-        fetch(joiner, donor, 7)
-        report = sent.get(timeout=LIMIT.total_seconds())
-    assert report.step == 7
-    assert tensor_bytes(state) == 300 * 50 * 4 + 7 * 2 + 8
-    assert tensor_bytes(state) < report.bytes < 2 * tensor_bytes(state)
-    assert sent.empty()
+def test_another_model_is_refused_by_the_name_of_a_tensor(quorum: list[Member]) -> None:
+    first, second, joiner = quorum
+    joiner.tensors["a"] = torch.zeros(2, 2)
+    for donor in (first, second):
+        donor.transport.stage(STEP, joiners=1)
+    with pytest.raises(HealFailedError, match="does not fit"):
+        joiner.heal(named=first)
+    assert all(each.detail.startswith("a ") for _, each in joiner.transport.heal.incidents)
 
 
-def test_a_refusal_is_not_reported_as_sent(joiner: HealTransport) -> None:
-    sent: Queue[Sent] = Queue()
-    with transport(sent=sent) as donor:
-        donor.send_checkpoint([1], 6, state_of(3.0), LIMIT)
-        with pytest.raises(TimeoutError):
-            fetch(joiner, donor, 7, timedelta(seconds=0.1))
-        fetch(joiner, donor, 6)
-        assert sent.get(timeout=LIMIT.total_seconds()).step == 6
-    assert sent.empty()
+def test_states_that_have_drifted_apart_are_not_adopted(quorum: list[Member]) -> None:
+    first, second, joiner = quorum
+    second.tensors["a"][0, 0] = 9.0
+    for donor in (first, second):
+        donor.transport.stage(STEP, joiners=1)
+    with pytest.raises(HealFailedError, match="different values"):
+        joiner.heal(named=first)
 
 
-def test_releasing_frees_the_copy_once_no_joiner_can_want_it(joiner: HealTransport) -> None:
-    with transport(timeout_s=0.01) as donor:
-        donor.send_checkpoint([1], 7, state_of(3.0), LIMIT)
-        donor._staged_at_s -= 1.0
-        donor.release()
-        assert (donor._state_dict, donor._chunks) == (None, None)
-        with pytest.raises(TimeoutError):
-            fetch(joiner, donor, 7, timedelta(seconds=0.1))
+def test_a_heal_ends_when_the_attempt_is_over(quorum: list[Member]) -> None:
+    first, _, joiner = quorum  # nobody stages: the joiner would wait
+    timer = threading.Timer(0.1, lambda: setattr(joiner.interrupts, "cause", "group 0 died"))
+    timer.start()
+    with pytest.raises(HealFailedError, match="interrupted"):
+        joiner.heal(named=first)
+    timer.join()
 
 
-def test_a_copy_that_may_still_be_wanted_is_kept(donor: HealTransport, joiner: HealTransport) -> None:
-    donor.send_checkpoint([1], 7, state_of(3.0), LIMIT)
-    donor.release()
-    assert same(fetch(joiner, donor, 7), state_of(3.0))
-
-
-def test_the_advertised_address_is_in_the_metadata() -> None:
-    made = HealTransport(timeout_s=1.0, advertise_addr="fe80::1", on_sent=lambda sent: None)
-    try:
-        assert made.metadata().startswith("http://[fe80::1]:")
-        assert made.metadata().endswith("/checkpoint/")
-    finally:
-        made.shutdown(wait=True)
-        made._server.server_close()
-
-
-class Planted:
-    """What would create a file if it were unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return (open, (str(self.path), "w"))
-
-
-def planted_in_front(path: Path) -> bytes:
-    return pickle.dumps(Planted(path))
-
-
-def planted_in_the_list_of_records(path: Path) -> bytes:
-    return pickle.dumps([_Entry(key="data.pkl", is_storage=False, length=1), Planted(path)])
-
-
-def planted_in_the_state(path: Path) -> bytes:
-    stream = io.BytesIO()
-    _streaming_save({"weight": torch.zeros(3), "more": Planted(path)}, stream)  # type: ignore[arg-type]
-    return stream.getvalue()
-
-
-def truncated(path: Path) -> bytes:
-    stream = io.BytesIO()
-    _streaming_save(state_of(3.0), stream)  # type: ignore[arg-type]
-    return stream.getvalue()[:-10_000]
-
-
-def truncated_between_tensors(path: Path) -> bytes:
-    stream = io.BytesIO()
-    _streaming_save({"weight": torch.ones(100), "other": torch.ones(100)}, stream)  # type: ignore[arg-type]
-    whole = stream.getvalue()
-    return whole[: whole.rindex(torch.ones(100).numpy().tobytes())]
-
-
-def noise(path: Path) -> bytes:
-    return bytes(range(256)) * 40
-
-
-def nothing(path: Path) -> bytes:
-    return b""
-
-
-@contextmanager
-def fake_donor(answer: bytes) -> Iterator[str]:
-    """Serves the same bytes to everybody; gives the metadata to fetch them by."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/checkpoint/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-REFUSALS = (pickle.UnpicklingError, RuntimeError, ValueError, EOFError)
-
-
-def test_the_planted_payload_would_work(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    pickle.loads(planted_in_front(path)).close()
-    assert path.exists()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        planted_in_front,
-        planted_in_the_list_of_records,
-        planted_in_the_state,
-        truncated,
-        truncated_between_tensors,
-        noise,
-        nothing,
-    ],
-)
-def test_what_a_bad_donor_sends_is_an_error_and_runs_nothing(
-    joiner: HealTransport, tmp_path: Path, make: Callable[[Path], bytes]
-) -> None:
-    path = tmp_path / "run"
-    with fake_donor(make(path)) as metadata, pytest.raises(REFUSALS):
-        joiner.recv_checkpoint(1, metadata, 7, LIMIT)
-    assert not path.exists()
-    assert joiner.received is None
-
-
-@pytest.mark.parametrize(
-    "request_line", [b"\x00\xff\x16\x03\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n", b"GET /checkpoint/x/full\r\n"]
-)
-def test_malformed_requests_leave_the_donor_serving(
-    donor: HealTransport, joiner: HealTransport, request_line: bytes
-) -> None:
-    import socket
-
-    donor.send_checkpoint([1], 7, state_of(3.0), LIMIT)
-    with socket.create_connection(("127.0.0.1", donor._server.server_address[1]), timeout=10) as attacker:
-        attacker.sendall(request_line)
-        attacker.shutdown(socket.SHUT_WR)
-        while attacker.recv(65536):
-            pass
-    assert same(fetch(joiner, donor, 7), state_of(3.0))
+def test_a_donor_tells_what_it_served(quorum: list[Member]) -> None:
+    first, _, joiner = quorum
+    joiner.peers = first.peers = (first.peer, joiner.peer)
+    first.transport.stage(STEP, joiners=1)
+    joiner.heal(named=first)
+    first.transport.shutdown()
+    assert sum(each.bytes for each in first.served) == sum(each.nbytes for each in state(1.0).values())
+    assert {each.step for each in first.served} == {STEP}

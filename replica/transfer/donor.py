@@ -1,0 +1,263 @@
+"""The donor's side: stages a copy of the state, and serves its chunks to joiners over TCP."""
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from lighthouse.address import HostPort
+from replica.transfer.line import Line, LineError, LineMalformedError, LineRefusedError, admit
+from replica.transfer.manifest import MAX_CHUNK_BYTES, MAX_STEP, MIN_CHUNK_BYTES
+from replica.transfer.staging import Staging
+from replica.transfer.wire import (
+    AskChunk,
+    AskManifest,
+    ChunkIs,
+    Code,
+    Done,
+    ManifestIs,
+    Message,
+    Refusal,
+)
+
+BACKLOG = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class DonorSettings:
+    """How a donor serves. Times in seconds.
+
+    A copy is freed `hold_s` after it was staged. A joiner must introduce itself within `hello_s`,
+    take each chunk within `chunk_s`, and may be silent between questions for `idle_s`.
+    """
+
+    chunk_bytes: int = 8 << 20
+    hold_s: float = 120.0
+    hello_s: float = 5.0
+    chunk_s: float = 20.0
+    idle_s: float = 30.0
+    max_connections: int = 64
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for settings that cannot work."""
+        if not MIN_CHUNK_BYTES <= self.chunk_bytes <= MAX_CHUNK_BYTES:
+            raise ValueError(f"chunk_bytes must be {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}")
+        if min(self.hold_s, self.hello_s, self.chunk_s, self.idle_s, self.max_connections) <= 0:
+            raise ValueError("the times and the number of connections of a donor must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What one connection of a joiner took: bytes of chunks, in the time from its first to its last.
+
+    `step` is that of the state which the last chunk belonged to.
+    """
+
+    joiner: str
+    step: int
+    bytes: int
+    seconds: float
+
+
+class Donor:
+    """Serves copies of this rank's state. A context manager; threads are named "headway-donor".
+
+    `bind` is the address of the interface to listen on, all interfaces where it is empty;
+    `advertise_addr` the host that joiners are told, by default the same. With a `token`, only
+    joiners with the same one are served. `on_served` is called on a thread of the donor's when a
+    joiner's connection ends. Raises OSError when it cannot listen there.
+    """
+
+    def __init__(
+        self,
+        *,
+        bind: str = "",
+        advertise_addr: str = "",
+        token: bytes = b"",
+        settings: DonorSettings | None = None,
+        on_served: Callable[[Served], None] = lambda served: None,
+    ) -> None:
+        self._settings = settings or DonorSettings()
+        self._token = token
+        self._on_served = on_served
+        self._listener = _listen(bind)
+        port = self._listener.getsockname()[1]
+        self.address = str(HostPort(host=advertise_addr or bind or socket.gethostname(), port=port))
+        self._staging = Staging(chunk_bytes=self._settings.chunk_bytes, hold_s=self._settings.hold_s)
+        self._lock = threading.Lock()
+        self._lines: dict[Line, threading.Thread] = {}
+        self._bell, self._rope = socket.socketpair()
+        self._closed = False
+        self._accepting = threading.Thread(target=self._accept, name="headway-donor", daemon=True)
+        self._accepting.start()
+
+    def stage(self, step: int, tensors: Mapping[str, torch.Tensor], *, joiners: int = 1) -> None:
+        """Offer a copy of the tensors, as the state of `step`, to so many joiners.
+
+        Blocks the caller for the copy and for nothing else: checksums are computed on another
+        thread, and nobody waits for joiners. The copy is freed when the last of them has it, when
+        its time is up, or when the next replaces it. Raises ValueError, naming the tensor, for one
+        that cannot travel.
+        """
+        if not 0 <= step <= MAX_STEP or joiners < 1:
+            raise ValueError(f"step {step} cannot be staged for {joiners} joiners")
+        self._staging.put(step, tensors, joiners=joiners)
+
+    def free(self) -> None:
+        """Free the staged copy now; joiners that still read are told that it is gone."""
+        self._staging.free()
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of the copy that is held for joiners."""
+        return self._staging.nbytes
+
+    def wait_freed(self, timeout_s: float) -> bool:
+        """Block until no copy is held; False when that took longer than `timeout_s`."""
+        return self._staging.wait_freed(timeout_s)
+
+    def close(self) -> None:
+        """Stop serving, end all connections and threads, free the copy. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            lines = dict(self._lines)
+        self._rope.close()
+        for line in lines:
+            line.close()
+        self._accepting.join()
+        for thread in lines.values():
+            thread.join()
+        self._bell.close()
+        self._staging.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        with self._listener, selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._bell, selectors.EVENT_READ)
+            while not self._closed:
+                for key, _ in selector.select():
+                    if key.fileobj is self._listener:
+                        self._take_one()
+
+    def _take_one(self) -> None:
+        try:
+            connected, _ = self._listener.accept()
+        except OSError:
+            # The joiner is gone already, or this process has no descriptor left: not a reason to end.
+            time.sleep(0.01)
+            return
+        settings = self._settings
+        try:
+            line = Line(connected, stall_s=settings.hello_s, whole_s=settings.hello_s)
+        except LineError:
+            connected.close()
+            return
+        with self._lock:
+            full = len(self._lines) >= settings.max_connections
+            if not full and not self._closed:
+                thread = threading.Thread(
+                    target=self._serve, args=(line,), name="headway-donor-line", daemon=True
+                )
+                self._lines[line] = thread
+                thread.start()
+                return
+        with contextlib.suppress(LineError):
+            line.send(Refusal(code=Code.BUSY, detail=f"all {settings.max_connections} connections are taken"))
+        line.release()
+
+    def _serve(self, line: Line) -> None:
+        visit = _Visit(line, self._staging, self._settings)
+        try:
+            visit.run(self._token)
+        except LineError:
+            pass  # a joiner that leaves, stalls or talks nonsense costs this connection and nothing else
+        finally:
+            with self._lock:
+                self._lines.pop(line, None)
+            line.release()
+        if (served := visit.served()) is not None:
+            self._on_served(served)
+
+
+class _Visit:
+    """One joiner's connection, from its first word to its last."""
+
+    def __init__(self, line: Line, staging: Staging, settings: DonorSettings) -> None:
+        self._line = line
+        self._staging = staging
+        self._settings = settings
+        self._joiner = b""
+        self._bytes = 0
+        self._step = -1
+        self._first_at_s = self._last_at_s = 0.0
+
+    def run(self, token: bytes) -> None:
+        """Answer questions until the joiner leaves. Raises LineError."""
+        try:
+            self._joiner = admit(self._line, token=token)
+            self._line.allow_whole(self._settings.chunk_s)
+            while True:
+                self._line.allow(self._settings.idle_s)
+                question = self._line.receive()
+                self._line.allow(self._settings.chunk_s)
+                self._answer(question)
+        except LineRefusedError as error:
+            self._line.farewell(Refusal(code=Code.REFUSED, detail=str(error)))
+        except LineMalformedError as error:
+            self._line.farewell(Refusal(code=Code.MALFORMED, detail=str(error)))
+
+    def served(self) -> Served | None:
+        """What it took, or None when that was nothing."""
+        if not self._bytes:
+            return None
+        seconds = self._last_at_s - self._first_at_s
+        return Served(joiner=self._joiner.hex(), step=self._step, bytes=self._bytes, seconds=seconds)
+
+    def _answer(self, question: Message) -> None:
+        match question:
+            case AskManifest():
+                body = self._staging.manifest(question.step)
+                self._line.send(body if isinstance(body, Refusal) else ManifestIs(body=body))
+            case AskChunk():
+                self._send_chunk(question)
+            case Done():
+                self._staging.finished(question.state_id, self._joiner)
+            case _:
+                raise LineMalformedError(f"{type(question).__name__} is no question")
+
+    def _send_chunk(self, question: AskChunk) -> None:
+        data = self._staging.chunk(question.state_id, question.chunk)
+        if isinstance(data, Refusal):
+            self._line.send(data)
+            return
+        self._first_at_s = self._first_at_s or time.monotonic()
+        self._line.send(ChunkIs(chunk=question.chunk, nbytes=len(data)), data)
+        self._bytes, self._step = self._bytes + len(data), self._staging.step
+        self._last_at_s = time.monotonic()
+
+
+def _listen(bind: str) -> socket.socket:
+    """A listening socket on a free port; on both kinds of addresses where `bind` is empty."""
+    if bind:
+        family = socket.getaddrinfo(bind, 0, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((bind, 0), family=family, backlog=BACKLOG)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    return socket.create_server(("", 0), backlog=BACKLOG)
