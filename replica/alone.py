@@ -59,6 +59,7 @@ class AloneStream:
     """Stands in for `LighthouseStream` where nobody listens. Never blocks."""
 
     tells_deaths = False
+    must_heal = False
 
     def wait_until_reachable(self) -> None:
         """Nobody has to be reached."""

@@ -71,7 +71,7 @@ class ReplicaGroup:
         if not self._alone:
             self.stream = LighthouseStream(config, self.rank, self.notices)
             self._advertise_addr = config.advertise_addr or reachable_address(config.lighthouse)
-        self.told_of_deaths = False
+        self.told_of_deaths = self._must_heal = False
         self._step = 0
         self.failures = Failures(max_non_finite=config.max_nonfinite_steps)
         self._model: nn.Module | None = None
@@ -217,6 +217,7 @@ class ReplicaGroup:
             signature=self._signature(),
             held=lambda: self.sum.held,
             own=self.state.tensors,
+            fresh=lambda: self._must_heal and self._step == 0,
             on_served=self._on_served,
             on_fetch=lambda: self.stream.progress(self._step, Phase.HEAL),
             interrupts=self.notices,
@@ -227,8 +228,8 @@ class ReplicaGroup:
         platform = numeric_platform(self.mesh.device_type) if self.config.mode is Mode.EXACT else ""
         identity = (self.bridge.replica_id, self.world_size, self._fingerprint(), platform)
         check = self.stream.attach(*identity) if self.rank == 0 else StartCheck.GO_ON
-        answers = self.ranks.share([check, int(self.stream.tells_deaths)])
-        self.told_of_deaths = bool(answers[0][1])
+        answers = self.ranks.share([check, self.stream.tells_deaths, self.stream.must_heal])
+        self.told_of_deaths, self._must_heal = bool(answers[0][1]), bool(answers[0][2])
         if act_on(StartCheck(answers[0][0]), self.config.job):
             return True
         if self.told_of_deaths:

@@ -121,6 +121,11 @@ class LighthouseStream:
         """Whether the Lighthouse has our own service, so that notices will come."""
         return self._mode is not None
 
+    @property
+    def must_heal(self) -> bool:
+        """Whether steps are on record, so that the state which a group starts with is worth nothing."""
+        return self._mode is StartMode.HEAL
+
     def _look_for_state(self) -> StartCheck:
         deadline = time.monotonic() + LOOK_FOR_STATE_S
         while (check := self._check_record()) is StartCheck.JOB_LOST and time.monotonic() < deadline:

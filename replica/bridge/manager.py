@@ -56,7 +56,8 @@ class ManagerBridge:
 
     Making it blocks until the Lighthouse answers, and heartbeats start: make it when everything
     else is ready. `own` gives this rank's tensors by name; they are copied for joiners while the
-    training thread waits inside `begin`, never during a forward. All methods belong to that thread.
+    training thread waits inside `begin`, never during a forward. `fresh` says whether they are worth
+    nothing, so that a heal may write into them. All methods belong to that thread.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ManagerBridge:
         signature: int,
         held: Callable[[], frozenset[int]],
         own: Callable[[], State],
+        fresh: Callable[[], bool],
         on_served: Callable[[Served], None],
         on_fetch: Callable[[], None] = lambda: None,
         interrupts: Interrupts | None = None,
@@ -82,8 +84,7 @@ class ManagerBridge:
             timeout_s=timeouts.transfer_s,
             advertise_addr=advertise_addr,
             own=own,
-            # At step 0 nothing is lost by a heal that breaks off, but the start of the process.
-            fresh=lambda: self._manager.current_step() == 0,
+            fresh=fresh,
             on_served=on_served,
             on_fetch=on_fetch,
             interrupts=interrupts,
