@@ -57,6 +57,7 @@ class Pace:
         self._strides_s: deque[float] = deque(maxlen=_STRIDES)
         self._step = 0
         self._at_s: float | None = None
+        self._over_s: float | None = None
 
     def quorum(self, max_step: int, now_s: float) -> None:
         """A quorum was issued at this step."""
@@ -64,6 +65,7 @@ class Pace:
         if self._at_s is not None and steps > 0:
             self._strides_s.append((now_s - self._at_s) / steps)
         self._step, self._at_s = max_step, now_s
+        self._over_s = None
 
     @property
     def typical_step_s(self) -> float | None:
@@ -81,14 +83,20 @@ class Pace:
     def stalls(self, members: Sequence[Slot], now_s: float, *, over: bool) -> list[Stall]:
         """Members that stand still beyond half their limit, while another member waits for them.
 
-        `over`: their attempt was given up, so that to wait in its reduce is no excuse any more.
+        `over`: their attempt was given up, so that to wait in its reduce is no excuse any more, from
+        then on. What a member did before anybody waited for it is its own affair.
         """
+        self._over_s = None if not over else now_s if self._over_s is None else self._over_s
         found = []
         for slot in members:
-            others_wait = any(_waits(other) for other in members if other is not slot)
-            excused = slot.calls or not slot.lines or (slot.phase is Phase.REDUCE and not over)
-            still_s, limit_s = now_s - slot.moved_s, self.limit_s(slot.phase)
-            if others_wait and not excused and still_s > limit_s / 2:
+            waits_s = [_waits_since_s(other) for other in members if other is not slot and _waits(other)]
+            reduces = slot.phase is Phase.REDUCE
+            if not waits_s or slot.calls or not slot.lines or (reduces and not over):
+                continue
+            over_s = self._over_s if reduces and self._over_s is not None else slot.moved_s
+            still_s = now_s - max(slot.moved_s, min(waits_s), over_s)
+            limit_s = self.limit_s(slot.phase)
+            if still_s > limit_s / 2:
                 standing = Standing.STUCK if still_s > limit_s else Standing.SUSPECT
                 found.append(Stall(slot=slot, standing=standing, still_s=still_s, limit_s=limit_s))
         return found
@@ -106,6 +114,10 @@ class Pace:
 
 def _waits(slot: Slot) -> bool:
     return bool(slot.calls) or slot.phase is Phase.REDUCE
+
+
+def _waits_since_s(slot: Slot) -> float:
+    return slot.joined_s if slot.calls and slot.joined_s is not None else slot.moved_s
 
 
 def slowness(slots: Iterable[Slot]) -> dict[int | str, float]:

@@ -10,6 +10,7 @@ import xxhash
 from lighthouse.client import Phase
 from replica.averaging import Reduced, ReduceFailed, mean_loss
 from replica.bridge.manager import Start
+from replica.errors import UserError
 from replica.ledger import EventKind, Outcome, Reason
 from replica.position import sample_indices
 from replica.recorder import Stopwatch
@@ -39,7 +40,7 @@ class MicroBatch:
         """Indices of its `count` samples in a data set of `dataset_size`, reshuffled each epoch.
 
         Both must be the same for all micro-batches of the job, or samples would be lost or repeated:
-        raises ValueError where they are not.
+        raises UserError where they are not.
         """
         self.note_data(count, dataset_size)
         return sample_indices(
@@ -68,6 +69,7 @@ class Attempt:
         self._loss: float | None = None
         self._input_hash: int | None = None
         self._over: str | None = None
+        self._left = len(plan.rounds_of(group.config.group))
         self.step = plan.step
         self.ended = False
 
@@ -105,7 +107,7 @@ class Attempt:
         no sample was lost or repeated. Give it on all ranks or on none.
         """
         if self._loss is not None:
-            raise ValueError("attempt.backward(loss) was called twice for one micro-batch")
+            raise UserError("attempt.backward(loss) was called twice for one micro-batch: call it once")
         loss.backward()
         self._loss = float(loss.detach())
         if inputs is not None:
@@ -115,8 +117,9 @@ class Attempt:
     def _end_round(self, round_index: int) -> None:
         """Take the round into the sum; the ranks of the group meet here."""
         if self._loss is None:
-            raise ValueError("attempt.backward(loss) must be called once for each micro-batch")
+            raise UserError("attempt.backward(loss) must be called once for each micro-batch")
         group = self._group
+        self._left -= 1
         group.buffers.check()
         group.sum.add_round(round_index, self._loss)
         known = self._input_hash is not None
@@ -141,7 +144,12 @@ class Attempt:
         this group has finished.
         """
         if self.ended:
-            raise ValueError("attempt.commit() was called twice")
+            raise UserError("attempt.commit() was called twice: call it once at the end of each attempt")
+        if self._left and self._over is None:
+            raise UserError(
+                f"attempt.commit() came with {self._left} micro-batches of this rank still to run: "
+                f"go through all of attempt.micro_batches() first"
+            )
         self.ended = True
         group = self._group
         result = self._reduce()
@@ -213,6 +221,7 @@ class Attempt:
 
     def _apply(self, result: Reduced) -> None:
         group = self._group
+        group.stream.progress(self.step, Phase.COMMIT)
         with self._watch.time("commit"):
             rate = group.updater.apply(self.step)
             loss = group.ranks.mean(mean_loss(result.losses))

@@ -73,7 +73,8 @@ class GradientSum(ABC):
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], rounds: int) -> None:
-        self._parameters = [parameters[name] for name in sorted(parameters)]
+        # A frozen parameter gets no gradient: with a zero for one, weight decay would move it.
+        self._parameters = [parameters[name] for name in sorted(parameters) if parameters[name].requires_grad]
         self._sizes = [_local(parameter.data).numel() for parameter in self._parameters]
         self._size = sum(self._sizes)
         self._rounds = rounds

@@ -7,6 +7,18 @@ from torch import nn
 from replica.errors import UserError
 
 
+class _Mark:
+    """A buffer at one moment. It holds the tensor, so that no other can come to have its identity."""
+
+    def __init__(self, buffer: torch.Tensor, version: int) -> None:
+        self._buffer, self._version = buffer, version
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Mark) and self._buffer is other._buffer and self._version == other._version
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class BufferGuard:
     """Watches the buffers of a model: none of them may change its contents while rounds run.
 
@@ -35,9 +47,9 @@ class BufferGuard:
                 )
         self._seen = marks
 
-    def _marks(self) -> dict[str, tuple[int, int]]:
+    def _marks(self) -> dict[str, _Mark]:
         """What changes when a buffer is written to or replaced."""
-        return {name: (id(buffer), buffer._version) for name, buffer in self._model.named_buffers()}
+        return {name: _Mark(buffer, buffer._version) for name, buffer in self._model.named_buffers()}
 
 
 def _hash(buffer: torch.Tensor) -> int:

@@ -21,7 +21,7 @@ from replica.averaging import gradient_sum
 from replica.bridge.manager import ManagerBridge
 from replica.buffers import BufferGuard
 from replica.config import GroupConfig, Mode, settings_from_environment
-from replica.errors import UserError
+from replica.errors import RestartError, UserError
 from replica.failures import Failures
 from replica.ledger import EventKind, Reason, new_incarnation
 from replica.mesh import Ranks
@@ -33,6 +33,7 @@ from replica.rounds import rounds_per_step
 from replica.state import TrainingState
 from replica.streams import LighthouseStream, StartCheck, act_on
 from replica.transfer import Served
+from replica.transfer.memory import specs_of
 from replica.updater import Updater
 from replica.watchdog import die_with_parent
 
@@ -146,6 +147,10 @@ class ReplicaGroup:
         self._model = model
         self.buffers = BufferGuard(model)
         self.state = TrainingState(model, optimizer)
+        try:
+            specs_of(self.state.tensors())
+        except ValueError as error:
+            raise UserError(str(error)) from None
         self.sum = gradient_sum(self.config.mode, self.state.parameters, self.rounds)
         self.updater = Updater(
             parameters=self.state.parameters,
@@ -162,14 +167,14 @@ class ReplicaGroup:
         when the job had finished before this group came.
         """
         if self._model is None:
-            raise ValueError("register a model and an optimizer before the first attempt")
+            raise UserError("register a model and an optimizer before the first attempt")
         if self._join():
             opening = Opening(self)
             while (turn := opening.next_turn()) is not Turn.LEAVE:
                 if isinstance(turn, Attempt):
                     yield turn
                     if not turn.ended:
-                        raise ValueError("attempt.commit() must be called at the end of each attempt")
+                        raise UserError("attempt.commit() must be called at the end of each attempt")
         self._leave()
 
     def _signature(self) -> int:
@@ -232,10 +237,9 @@ class ReplicaGroup:
         self.told_of_deaths, self._must_heal = bool(answers[0][1]), bool(answers[0][2])
         if act_on(StartCheck(answers[0][0]), self.config.job):
             return True
-        if self.told_of_deaths:
-            if self.rank != 0:
-                self.stream.watch(*identity)
-            drain_on_sigterm(self.notices)
+        if self.told_of_deaths and self.rank != 0:
+            self.stream.watch(*identity)
+        drain_on_sigterm(self.notices)
         return False
 
     def _fingerprint(self) -> str:
@@ -249,14 +253,14 @@ class ReplicaGroup:
         self._step = step
 
     def note_data(self, samples_per_micro_batch: int, dataset_size: int) -> None:
-        """Write down, once, what a step reads of the data. Raises ValueError where that changes."""
+        """Write down, once, what a step reads of the data. Raises UserError where that changes."""
         if self._data is None:
             self._data = (samples_per_micro_batch, dataset_size)
             self.record.group_event(
                 EventKind.DATA, samples_per_micro_batch=samples_per_micro_batch, dataset_size=dataset_size
             )
         elif self._data != (samples_per_micro_batch, dataset_size):
-            raise ValueError(
+            raise UserError(
                 f"samples({samples_per_micro_batch}, {dataset_size}) came after samples{self._data}: "
                 f"samples would be lost or repeated; use the same numbers for the whole job"
             )
@@ -312,3 +316,5 @@ class ReplicaGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if self._alone and isinstance(error, RestartError):
+            raise UserError(f"{error}: without a Lighthouse nobody else has the state, start over") from None

@@ -327,7 +327,13 @@ def _finite(value: Any) -> Any:
 
 
 def _short(value: Any) -> Any:
-    return value[:MAX_EVENT_TEXT] if isinstance(value, str) else _finite(value)
+    """The value as valid JSON, a text cut to where its encoding has MAX_EVENT_TEXT bytes."""
+    if not isinstance(value, str):
+        return _finite(value)
+    value = value[:MAX_EVENT_TEXT]
+    while len(json.dumps(value)) > MAX_EVENT_TEXT + 2:
+        value = value[: len(value) * MAX_EVENT_TEXT // len(json.dumps(value))]
+    return value
 
 
 def _number(raw: Mapping[str, Any], name: str) -> float:

@@ -1,5 +1,6 @@
 """What the Lighthouse has told this rank, kept where the training thread and its waits see it."""
 
+import logging
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from lighthouse.client import Notice, NoticeKind
 from replica.errors import ExitCode, RestartError, UserError
 
+LOG = logging.getLogger("headway")
 GRACE_S = 5.0
 
 
@@ -28,6 +30,8 @@ class Notices:
         self._wakers: set[threading.Event] = set()
         self._end_process = end_process
         self._drain = False
+        self._asking = False
+        self._finished = False
 
     def hear(self, notice: Notice) -> None:
         """Take in a notice and wake whoever waits. Does not block; any thread."""
@@ -36,6 +40,9 @@ class Notices:
                 self._over, self._over_cause = notice.quorum_id, notice.cause
             elif notice.kind is NoticeKind.DRAIN:
                 self._drain = True
+            elif notice.kind is NoticeKind.FINISHED:
+                self._finished = True
+                self._wait_no_longer()
             elif notice.kind in _EXIT_CODES and self._ending is None:
                 self._ending = notice
                 self._start_clock(_EXIT_CODES[notice.kind])
@@ -47,6 +54,33 @@ class Notices:
             timer = threading.Timer(GRACE_S, os._exit, args=(int(code),))
             timer.daemon = True
             timer.start()
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Within the block this rank waits for a quorum. Once the job is finished none will come.
+
+        That wait cannot be interrupted: the process ends with code 0, `GRACE_S` after it was told.
+        """
+        with self._lock:
+            self._asking = True
+            if self._finished:
+                self._wait_no_longer()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asking = False
+
+    def _wait_no_longer(self) -> None:
+        if self._asking and self._end_process:
+            timer = threading.Timer(GRACE_S, self._end_if_asking)
+            timer.daemon = True
+            timer.start()
+
+    def _end_if_asking(self) -> None:
+        if self._asking:
+            LOG.info("the job is finished: this group has nothing left to do")
+            os._exit(int(ExitCode.FINISHED))
 
     def ask_to_drain(self) -> None:
         """Leave at the next step boundary; safe in a signal handler's thread."""

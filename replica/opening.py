@@ -11,6 +11,7 @@ from lighthouse.client import Phase
 from replica.attempt import Attempt
 from replica.averaging import ReduceFailed
 from replica.bridge.manager import Start
+from replica.errors import RestartError
 from replica.ledger import EventKind, Outcome, Reason
 from replica.recorder import Stopwatch
 from replica.rounds import Peer, Plan, deal
@@ -49,7 +50,7 @@ class Opening:
         time.sleep(group.failures.pause_s)
         watch = Stopwatch.start()
         group.stream.progress(group.step, Phase.QUORUM)
-        with watch.time("quorum"):
+        with watch.time("quorum"), group.notices.asking():
             start = group.bridge.begin()
         if (received := start.heal.received) is not None:
             watch.heal, watch.quorum = received.seconds, watch.quorum - received.seconds
@@ -172,6 +173,8 @@ class Opening:
         reason = _reason(start, joining=joining)
         cause = problem or "another rank of the group could not take part"
         group.bridge.set_step(group.step)
+        if start.heal.in_place and start.stash is not None:
+            raise RestartError("a heal came about on some ranks of this group only")
         if reason is not Reason.HEAL_FAILED:
             group.stream.abandon(start.quorum_id, cause)
         if start.configured and (joining or not group.told_of_deaths):

@@ -166,7 +166,7 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     if optimizer.state:
         return
     groups = optimizer.param_groups
-    parameters = [parameter for group in groups for parameter in group["params"]]
+    parameters = [parameter for group in groups for parameter in group["params"] if parameter.requires_grad]
     before = [parameter.detach().clone() for parameter in parameters]
     decays = [group.get("weight_decay") for group in groups]
     for group in groups:

@@ -4,12 +4,18 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from replica.errors import UserError
 from train.data import Dataset
 from train.model import loss_of
 
 
 def training_size(dataset: Dataset, held_out: int) -> int:
-    """Number of samples to train on: all but the last `held_out`."""
+    """Number of samples to train on: all but the last `held_out`. Raises UserError if none is left."""
+    if held_out >= dataset.size:
+        raise UserError(
+            f"eval.samples = {held_out} leaves nothing to train on: the data has {dataset.size} samples of "
+            f"data.sequence_length tokens"
+        )
     return dataset.size - held_out
 
 

@@ -11,7 +11,7 @@ from torchft.manager import Manager
 from replica.bridge.interrupts import Interrupts
 from replica.bridge.process_group import CrossGroupProcessGroup
 from replica.bridge.transport import Heal, HealTransport
-from replica.config import GroupConfig
+from replica.config import GroupConfig, Mode
 from replica.errors import RestartError
 from replica.mesh import Ranks, StoreAddress
 from replica.rounds import Peer
@@ -90,6 +90,8 @@ class ManagerBridge:
             interrupts=interrupts,
             quorum_id=lambda: self.process_group.quorum_id,
             peers=lambda: self.process_group.peers,
+            group=config.group,
+            equal_bits=config.mode is Mode.EXACT,
         )
         self.process_group = CrossGroupProcessGroup(
             group=config.group,

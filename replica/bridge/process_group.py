@@ -98,8 +98,8 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         self.quorum_id = -1 if quorum_id is None else quorum_id
         if world_size > 1:
             self._gloo = self._build(store_addr, rank, world_size)
-        self._usable = True
         self.peers = self._introduce(world_size)
+        self._usable = True
 
     def _leave(self) -> None:
         self._usable = False

@@ -1,5 +1,6 @@
 """How a joiner gets the live state: our transfer under torchft's interface for it."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,6 +13,7 @@ from replica.bridge.interrupts import Interrupts, Undisturbed
 from replica.rounds import Peer
 from replica.transfer import Cause, Donor, DonorSettings, Fetched, Incident, NotFetched, Served, fetch
 
+LOG = logging.getLogger("headway")
 State = Mapping[str, torch.Tensor]
 
 
@@ -33,11 +35,12 @@ class Received:
 class Heal:
     """What became of this attempt's heal on this rank; empty where there was none.
 
-    torn: tensors of this rank were overwritten in part. incidents: what was wrong with which group
-    (None where the donor is not a member).
+    in_place: it went into this rank's own tensors. torn: those were overwritten in part. incidents:
+    what was wrong with which group (None where the donor is not a member).
     """
 
     received: Received | None = None
+    in_place: bool = False
     torn: bool = False
     incidents: list[tuple[int | None, Incident]] = field(default_factory=list)
 
@@ -49,6 +52,7 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
     stages, and written by a heal only while `fresh()` says that they are worth nothing. `peers` are
     the members of the quorum. `on_served` is called on a thread of the donor's, `on_fetch` when a
     heal begins. `interrupts` ends a heal early. Alone, a joiner asks the one donor that torchft names.
+    `group` is this rank's. With `equal_bits` donors must not differ; without, the first of them counts.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         interrupts: Interrupts | None = None,
         quorum_id: Callable[[], int] = lambda: -1,
         peers: Callable[[], Sequence[Peer]] = tuple,
+        group: int = 0,
+        equal_bits: bool = True,
     ) -> None:
         self._timeout_s = timeout_s
         self._own = own
@@ -71,12 +77,10 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         self._interrupts: Interrupts = interrupts or Undisturbed()
         self._quorum_id = quorum_id
         self._peers = peers
-        self._staged_for = -1
-        self._donor = Donor(
-            advertise_addr=advertise_addr,
-            settings=DonorSettings(hold_s=timeout_s),
-            on_served=on_served,
-        )
+        self._group = group
+        self._equal_bits = equal_bits
+        self._staged_for: int | None = None
+        self._donor = _donor(advertise_addr, DonorSettings(hold_s=timeout_s), on_served)
         self.heal = Heal()
 
     @property
@@ -93,18 +97,27 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         self.stage(step, joiners=len(dst_ranks))
 
     def stage(self, step: int, *, joiners: int) -> None:
-        """Stage a copy of this rank's tensors as the state of `step`, once in each quorum."""
-        if self._staged_for != self._quorum_id():
+        """Stage a copy of this rank's tensors as the state of `step`, once in each quorum.
+
+        A donor that cannot, for want of memory for example, is not harmed: others are asked.
+        """
+        if self._staged_for == self._quorum_id():
+            return
+        self._staged_for = self._quorum_id()
+        try:
             self._donor.stage(step, self._own(), joiners=max(joiners, len(self._behind(step))))
-            self._staged_for = self._quorum_id()
+        except (ValueError, RuntimeError, MemoryError) as error:
+            LOG.warning("group %s cannot give its state to joiners: %s", self._group, error)
 
     def stage_for_joiners(self, step: int) -> None:
-        """Stage if this rank's state is that of `step`, the newest, and a member is behind.
+        """Stage if this rank came with the state of `step`, the newest, and a member is behind.
 
-        torchft names one donor for each joiner; all that have the state are asked.
+        torchft names one donor for each joiner; all that have the state are asked. A joiner that has
+        just fetched it has not adopted it yet: what it holds is still its old state.
         """
         behind = self._behind(step)
-        if behind and step == max(peer.step for peer in self._peers()):
+        came_with = [peer.step for peer in self._peers() if peer.group == self._group]
+        if behind and came_with == [step] and step == max(peer.step for peer in self._peers()):
             self.stage(step, joiners=len(behind))
 
     def _behind(self, step: int) -> list[Peer]:
@@ -118,15 +131,14 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         """
         self._on_fetch()
         groups = {peer.address: peer.group for peer in self._peers() if peer.step == step and peer.address}
-        quorum_id = self._quorum_id()
-        result = fetch(
-            list(groups) or [metadata],
-            step=step,
-            expected=self._own(),
-            fresh=self._fresh(),
-            timeout_s=min(self._timeout_s, timeout.total_seconds()),
-            interrupted=lambda: self._interrupts.over(quorum_id) is not None,
-        )
+        # Joiners of a large job start at different donors.
+        first = self._group % len(groups) if groups else 0
+        donors = [*list(groups)[first:], *list(groups)[:first]] or [metadata]
+        self.heal.in_place = self._fresh()
+        timeout_s = min(self._timeout_s, timeout.total_seconds())
+        result = self._fetch(donors, step, timeout_s)
+        if isinstance(result, NotFetched) and result.cause is Cause.DISAGREEMENT and not self._equal_bits:
+            result = self._fetch(list(groups)[:1], step, timeout_s)
         self.heal.incidents += [(groups.get(each.donor), each) for each in result.incidents]
         if isinstance(result, NotFetched):
             self.heal.torn = self.heal.torn or result.torn
@@ -136,9 +148,30 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         self.heal.received = _received(result, groups)
         return {"user": {"default": dict(result.tensors)}, "torchft": {"step": step, "batches_committed": 0}}
 
+    def _fetch(self, donors: Sequence[str], step: int, timeout_s: float) -> Fetched | NotFetched:
+        quorum_id = self._quorum_id()
+        return fetch(
+            donors,
+            step=step,
+            expected=self._own(),
+            fresh=self.heal.in_place,
+            timeout_s=timeout_s,
+            interrupted=lambda: self._interrupts.over(quorum_id) is not None,
+        )
+
     def shutdown(self, wait: bool = True) -> None:
         """Stop serving and free what is staged."""
         self._donor.close()
+
+
+def _donor(advertise_addr: str, settings: DonorSettings, on_served: Callable[[Served], None]) -> Donor:
+    """A donor on the advertised interface, or on all where that address is not one of this host."""
+    try:
+        return Donor(
+            bind=advertise_addr, advertise_addr=advertise_addr, settings=settings, on_served=on_served
+        )
+    except OSError:
+        return Donor(advertise_addr=advertise_addr, settings=settings, on_served=on_served)
 
 
 def _received(result: Fetched, groups: Mapping[str, int]) -> Received:

@@ -247,9 +247,10 @@ class _Visit:
         if isinstance(data, Refusal):
             self._line.send(data)
             return
+        step = self._staging.step_of(question.state_id)
         self._first_at_s = self._first_at_s or time.monotonic()
         self._line.send(ChunkIs(chunk=question.chunk, nbytes=len(data)), data)
-        self._bytes, self._step = self._bytes + len(data), self._staging.step
+        self._bytes, self._step = self._bytes + len(data), step
         self._last_at_s = time.monotonic()
 
 

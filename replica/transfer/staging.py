@@ -100,11 +100,12 @@ class Staging:
         with self._changed:
             self._free()
 
-    @property
-    def step(self) -> int:
-        """The newest step that was staged, -1 before the first."""
+    def step_of(self, state_id: bytes) -> int:
+        """The step of this staged state, -1 when it is not staged any more."""
         with self._changed:
-            return self._newest_step
+            copy = self._copy
+            known = copy is not None and copy.manifest is not None and copy.manifest.state_id == state_id
+            return copy.step if copy is not None and known else -1
 
     @property
     def nbytes(self) -> int:

@@ -58,7 +58,7 @@ def test_limits() -> None:
     [(15.0, None), (15.1, Standing.SUSPECT), (30.0, Standing.SUSPECT), (30.1, Standing.STUCK)],
 )
 def test_suspect_from_half_the_limit_and_stuck_beyond_it(still_s: float, standing: Standing | None) -> None:
-    members = [slot(0, Phase.COMPUTE), slot(1, Phase.REDUCE, moved_s=still_s)]
+    members = [slot(0, Phase.COMPUTE), slot(1, Phase.REDUCE)]
     stalls = pace().stalls(members, still_s, over=False)
     assert [stall.standing for stall in stalls] == ([] if standing is None else [standing])
     assert all(stall.slot is members[0] for stall in stalls)
@@ -78,8 +78,19 @@ def test_a_heal_has_its_own_deadline() -> None:
 def test_who_waits_is_excused_and_in_the_reduce_only_while_the_attempt_lasts() -> None:
     members = [slot(0, Phase.REDUCE), slot(1, Phase.QUORUM, asks=True)]
     assert pace().stalls(members, 1e6, over=False) == []
-    stuck = pace().stalls(members, 1e6, over=True)
+    seen = pace()
+    assert seen.stalls(members, 1e6, over=True) == [], "it has only just been told"
+    stuck = seen.stalls(members, 1e6 + 31.0, over=True)
     assert [stall.slot for stall in stuck] == [members[0]]
+    seen.quorum(1, 1e6 + 32.0)
+    assert seen.stalls(members, 1e6 + 33.0, over=True) == [], "a new attempt has a clock of its own"
+
+
+def test_what_was_done_before_anybody_waited_is_not_held_against_it() -> None:
+    members = [slot(0, Phase.COMMIT), slot(1, Phase.QUORUM, moved_s=1000.0, asks=True)]
+    assert pace().stalls(members, 1010.0, over=False) == []
+    (stall,) = pace().stalls(members, 1031.0, over=False)
+    assert (stall.slot, stall.standing, stall.still_s) == (members[0], Standing.STUCK, 31.0)
 
 
 def test_one_without_a_stream_is_not_watched() -> None:

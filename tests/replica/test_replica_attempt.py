@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from lighthouse.client import Phase
 from replica.attempt import Attempt, MicroBatch, as_signed
 from replica.averaging import FloatGradientSum
 from replica.bridge.manager import Start
 from replica.bridge.transport import Heal, Received
+from replica.errors import UserError
 from replica.ledger import EventKind, Outcome, Reason
 from replica.position import sample_indices
 from replica.recorder import Stopwatch
@@ -327,7 +329,7 @@ def test_what_is_read_of_the_data_is_noted() -> None:
 
 def test_a_micro_batch_without_backward_is_a_bug_of_the_script() -> None:
     group = FakeGroup()
-    with pytest.raises(ValueError, match="must be called once for each micro-batch"):
+    with pytest.raises(UserError, match="must be called once for each micro-batch"):
         for _ in group.attempt().micro_batches():
             pass
 
@@ -338,7 +340,7 @@ def test_a_second_backward_is_a_bug_of_the_script() -> None:
     micro_batches = attempt.micro_batches()
     next(micro_batches)
     attempt.backward(group.weight.sum())
-    with pytest.raises(ValueError, match="was called twice for one micro-batch"):
+    with pytest.raises(UserError, match="was called twice for one micro-batch"):
         attempt.backward(group.weight.sum())
     micro_batches.close()
 
@@ -348,7 +350,7 @@ def test_a_second_commit_is_a_bug_of_the_script() -> None:
     attempt = group.attempt()
     group.walk(attempt)
     attempt.commit()
-    with pytest.raises(ValueError, match="called twice"):
+    with pytest.raises(UserError, match="called twice"):
         attempt.commit()
 
 
@@ -381,3 +383,22 @@ def test_a_failure_that_others_may_not_see_is_told_to_them() -> None:
     assert not attempt.commit()
     assert group.ended == [Reason.REDUCE_FAILED]
     assert [quorum_id for quorum_id, _ in group.abandoned] == [9]
+
+
+def test_a_loop_that_leaves_micro_batches_out_is_a_bug_of_the_script() -> None:
+    group = FakeGroup()
+    attempt = group.attempt()
+    for _ in attempt.micro_batches():
+        attempt.backward(group.weight.sum())
+        break
+    with pytest.raises(UserError, match="with 4 micro-batches of this rank still to run"):
+        attempt.commit()
+
+
+def test_the_lighthouse_is_told_that_the_sum_is_done_with() -> None:
+    group = FakeGroup()
+    told: list[Phase] = []
+    group.stream.progress = lambda step, phase: told.append(phase)
+    group.walk(attempt := group.attempt())
+    attempt.commit()
+    assert told == [Phase.REDUCE, Phase.COMMIT]

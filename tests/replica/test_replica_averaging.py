@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from replica.alone import NoPeers
 from replica.averaging import ExactGradientSum, Reduced, ReduceFailed, gradient_sum, mean_loss
 from replica.config import Mode
 from replica.rounds import Peer, deal
@@ -360,3 +361,17 @@ def test_the_mode_decides_the_form() -> None:
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=20))
 def test_mean_loss(losses: list[int]) -> None:
     assert mean_loss(losses) == sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_frozen_parameter_gets_no_gradient(mode: Mode) -> None:
+    frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+    trained = nn.Parameter(torch.ones(2))
+    total = gradient_sum(mode, {"frozen": frozen, "trained": trained}, rounds=1)
+    trained.grad = torch.full((2,), 4.0)
+    total.add_round(0, 0.5)
+    total.reduce(NoPeers())
+    total.write_mean()
+    assert frozen.grad is None
+    assert trained.grad is not None
+    assert trained.grad.tolist() == [4.0, 4.0]

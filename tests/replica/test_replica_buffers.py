@@ -91,3 +91,12 @@ def test_normalisation_without_memory_is_welcome() -> None:
     guard = BufferGuard(model)
     model(torch.randn(3, 4))
     guard.check()
+
+
+def test_a_buffer_replaced_many_times_between_two_looks_is_found() -> None:
+    model = Counter(in_place=False)
+    guard = BufferGuard(model)
+    for _ in range(4):  # the memory, and so the identity, of the first is free to come again
+        model(torch.ones(1))
+    with pytest.raises(UserError, match="changes its buffer count"):
+        guard.check()

@@ -214,6 +214,13 @@ def test_every_kind_names_its_fields() -> None:
     assert set(EVENT_FIELDS) == set(EventKind)
 
 
+def test_texts_that_json_makes_longer_are_cut_further(tmp_path: Path) -> None:
+    with EventLog(tmp_path, group=0) as events:
+        events.write(EventKind.REFUSED, reason="\N{GRINNING FACE}" * 400, more="\n" * 400, most="\0" * 400)
+    (event,) = objects(events_path(tmp_path))
+    assert set(event["reason"]) == {"\N{GRINNING FACE}"}
+
+
 def test_long_texts_are_cut_and_long_events_refused(tmp_path: Path) -> None:
     with EventLog(tmp_path, group=0) as events:
         events.write(EventKind.REFUSED, reason="x" * 10_000)

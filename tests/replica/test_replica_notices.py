@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -80,3 +81,25 @@ notices.Notices().hear(Notice(kind=NoticeKind.EVICTED, cause="frozen"))
 threading.Event().wait(60)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 3
+
+
+def test_who_waits_for_a_quorum_of_a_finished_job_ends_with_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replica.notices.GRACE_S", 0.01)
+    codes: Queue[int] = Queue()
+    monkeypatch.setattr("replica.notices.os._exit", codes.put)
+    notices = Notices()
+    finished = Notice(kind=NoticeKind.FINISHED)
+    with notices.asking():
+        notices.hear(finished)
+        assert codes.get(timeout=10) == 0
+    with notices.asking():
+        assert codes.get(timeout=10) == 0, "it had been told before it asked"
+
+
+def test_who_does_not_wait_is_left_alone_when_the_job_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[object] = []
+    monkeypatch.setattr("replica.notices.threading.Timer", lambda *args, **more: timers.append(args))
+    notices = Notices()
+    notices.hear(Notice(kind=NoticeKind.FINISHED))
+    assert timers == []
+    assert notices.over(7) is None

@@ -41,7 +41,7 @@ class Interrupts:
 class Member:
     """A group's transport in a quorum of which it is told the members."""
 
-    def __init__(self, group: int, step: int, fill: float, *, timeout_s: float = 20.0) -> None:
+    def __init__(self, group: int, step: int, fill: float, *, equal_bits: bool = True) -> None:
         self.group, self.step = group, step
         self.tensors = state(fill)
         self.peers: tuple[Peer, ...] = ()
@@ -50,7 +50,7 @@ class Member:
         self.fetches = 0
         self.interrupts = Interrupts()
         self.transport = HealTransport(
-            timeout_s=timeout_s,
+            timeout_s=20.0,
             advertise_addr="127.0.0.1",
             own=lambda: self.tensors,
             fresh=lambda: self.step == 0,
@@ -59,6 +59,8 @@ class Member:
             interrupts=self.interrupts,  # type: ignore[arg-type]
             quorum_id=lambda: self.quorum_id,
             peers=lambda: self.peers,
+            group=group,
+            equal_bits=equal_bits,
         )
 
     def count(self) -> None:
@@ -210,3 +212,48 @@ def test_a_donor_tells_what_it_served(quorum: list[Member]) -> None:
     first.transport.shutdown()
     assert sum(each.bytes for each in first.served) == sum(each.nbytes for each in state(1.0).values())
     assert {each.step for each in first.served} == {STEP}
+
+
+def test_where_bits_may_differ_the_first_donor_counts(quorum: list[Member]) -> None:
+    first, second, _ = quorum
+    joiner = Member(3, 0, 0.0, equal_bits=False)
+    joiner.peers = first.peers = second.peers = (first.peer, second.peer, joiner.peer)
+    second.tensors["a"][0, 0] = 9.0
+    for donor in (first, second):
+        donor.transport.stage(STEP, joiners=2)
+    assert same(joiner.heal(named=first), state(1.0))
+    joiner.transport.shutdown()
+
+
+def test_a_joiner_never_offers_its_old_state_as_the_new_one(quorum: list[Member]) -> None:
+    _, _, joiner = quorum
+    joiner.transport.stage_for_joiners(STEP)  # as torchft counts it, it is at the new step already
+    assert joiner.transport._donor.staged_bytes == 0
+
+
+def test_a_donor_that_cannot_copy_its_state_goes_on_without(
+    quorum: list[Member], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, joiner = quorum
+    first.tensors["a"] = torch.zeros(2, 2).to_sparse()
+    first.transport.stage_for_joiners(STEP)
+    first.transport.send_checkpoint([2], STEP, {}, LONG)
+    assert "group 0 cannot give its state to joiners" in caplog.text
+    second.transport.stage_for_joiners(STEP)
+    joiner.peers = (second.peer, joiner.peer)
+    assert same(joiner.heal(named=second), state(1.0))
+
+
+def test_it_listens_on_the_advertised_interface_where_that_is_one_of_this_host() -> None:
+    for advertised in ("127.0.0.9", "192.0.2.1"):
+        transport = HealTransport(
+            timeout_s=1.0,
+            advertise_addr=advertised,
+            own=dict,
+            fresh=lambda: True,
+            on_served=lambda served: None,
+        )
+        assert transport.address.startswith(f"{advertised}:")
+        bound = transport._donor._listener.getsockname()[0]
+        assert bound == (advertised if advertised.startswith("127.") else "::")
+        transport.shutdown()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from replica.errors import UserError
 from train.config import JobConfig, load_config
 from train.data import Dataset, open_dataset
 from train.evaluation import held_out_loss, training_size
@@ -46,6 +47,11 @@ def test_held_out_samples_are_the_last_ones_and_are_not_trained_on(
 
 def test_without_evaluation_nothing_is_held_out(dataset: Dataset) -> None:
     assert training_size(dataset, load_config(TINY, {}).eval.held_out) == dataset.size
+
+
+def test_more_held_out_samples_than_there_are_is_one_sentence(dataset: Dataset) -> None:
+    with pytest.raises(UserError, match=f"eval.samples = {dataset.size} leaves nothing to train on"):
+        training_size(dataset, dataset.size)
 
 
 def test_the_ranks_share_the_samples(model: Decoder, dataset: Dataset) -> None:
