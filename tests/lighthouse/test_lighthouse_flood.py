@@ -1,6 +1,8 @@
 """A real server under bad company: invented names, malformed messages, random frames on its ports."""
 
 import asyncio
+import os
+import pickle
 import random
 import socket
 from collections.abc import Iterator
@@ -137,6 +139,34 @@ def test_random_frames_on_either_port_hurt_nobody(server: Server) -> None:
         assert stream.goodbye(finished=False, step=0)
         for peer in left_open:
             peer.close()
+
+
+class Planted:
+    """Leaves a file behind where anybody unpickles it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_planted_pickle_runs_nothing(server: Server, tmp_path: Path) -> None:
+    planted = pickle.dumps(Planted(tmp_path / "ran"))
+    with grpc.insecure_channel(server.address) as channel:
+        for method in UNARY:
+            channel.unary_unary(method).future(planted, timeout=0.5).code()
+        for method in STREAMS:
+            channel.stream_stream(method)(iter([planted]), timeout=0.5).code()
+    for port in (server.port, int(server.status_url.rpartition(":")[2])):
+        for head in (b"", b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(planted)):
+            with socket.create_connection(("127.0.0.1", port), timeout=5.0) as peer, suppress(OSError):
+                peer.sendall(head + planted)
+                peer.shutdown(socket.SHUT_WR)
+                peer.recv(4096)
+    assert not (tmp_path / "ran").exists()
+    pickle.loads(planted)
+    assert (tmp_path / "ran").exists(), "it would have run"
 
 
 def test_calls_for_jobs_that_nobody_knows_make_none(server: Server) -> None:
