@@ -25,6 +25,7 @@ from replica import proc
 MARK_VARIABLE = "HEADWAY_LOCAL"
 
 _POLL_S = 0.02
+_STOPPED_S = 1.0
 _GONE_S = 5.0
 _ROOT = Path(__file__).parents[2]
 _GUARD = (
@@ -71,10 +72,12 @@ def freeze(mark: str, root: int | None) -> list[int]:
     """Stops a tree with SIGSTOP, its root first, and returns its pids.
 
     Looks again until it finds nobody new: a process that is stopped cannot start another one, so
-    afterwards none can escape.
+    afterwards none can escape. The signal works a moment after it was sent: blocks until it has, at
+    most 1 s each time.
     """
     if root is not None:
         send(root, signal.SIGSTOP)
+        _wait_until_stopped([root])
     frozen: set[int] = set()
     while True:
         pids = members(mark, root)
@@ -83,7 +86,17 @@ def freeze(mark: str, root: int | None) -> list[int]:
             return pids
         for pid in fresh:
             send(pid, signal.SIGSTOP)
+        _wait_until_stopped(fresh)
         frozen.update(fresh)
+
+
+def _wait_until_stopped(pids: Collection[int]) -> None:
+    deadline = time.monotonic() + _STOPPED_S
+    while time.monotonic() < deadline:
+        states = [found.state for pid in pids if (found := proc.process(pid)) is not None]
+        if all(state in "TtZX" for state in states):
+            return
+        time.sleep(0.001)
 
 
 def kill_tree(mark: str, root: int | None, just_before: Callable[[], None] = lambda: None) -> list[int]:
