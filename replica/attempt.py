@@ -17,6 +17,7 @@ from replica.recorder import Stopwatch
 from replica.rng import seeded
 from replica.rounds import Plan, micro_batch_of
 from replica.step import outcome, verdict
+from replica.transfer.memory import flat_bytes, view
 
 if TYPE_CHECKING:
     from replica.group import ReplicaGroup
@@ -111,8 +112,7 @@ class Attempt:
         loss.backward()
         self._loss = float(loss.detach())
         if inputs is not None:
-            fed = inputs.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            self._input_hash = xxhash.xxh64_intdigest(fed.numpy().tobytes())
+            self._input_hash = xxhash.xxh64_intdigest(view(flat_bytes(inputs.detach().cpu())))
 
     def _end_round(self, round_index: int) -> None:
         """Take the round into the sum; the ranks of the group meet here."""

@@ -5,6 +5,7 @@ import xxhash
 from torch import nn
 
 from replica.errors import UserError
+from replica.transfer.memory import flat_bytes, view
 
 
 class _Mark:
@@ -53,8 +54,7 @@ class BufferGuard:
 
 
 def _hash(buffer: torch.Tensor) -> int:
-    flat = buffer.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return xxhash.xxh3_64_intdigest(flat.numpy().tobytes())
+    return xxhash.xxh3_64_intdigest(view(flat_bytes(buffer.detach().cpu())))
 
 
 def _refuse_running_statistics(model: nn.Module) -> None:

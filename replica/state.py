@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from replica.errors import UserError
 from replica.mesh import sibling_death_ends_the_group
+from replica.transfer.memory import flat_bytes, view
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +109,12 @@ class TrainingState:
         for entry in entries:
             hasher.update(entry.label)
             if not entry.sharded:
-                hasher.update(_buffer(_bytes_of(entry.local)))
+                hasher.update(view(_bytes_of(entry.local)))
                 continue
             # Dimension 0 is cut into consecutive blocks: joining the ranks' bytes gives the whole.
             for rank, part in enumerate(parts):
                 size = _shard_bytes(entry, rank, group_world_size)
-                hasher.update(_buffer(part[offsets[rank] : offsets[rank] + size]))
+                hasher.update(view(part[offsets[rank] : offsets[rank] + size]))
                 offsets[rank] += size
         return hasher.hexdigest()
 
@@ -138,12 +139,7 @@ def _gather_shards(sharded: Sequence[Entry], group_world_size: int) -> list[torc
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _buffer(flat: torch.Tensor) -> memoryview:
-    """The memory of a contiguous uint8 tensor on the CPU, not copied."""
-    return memoryview(flat.numpy())  # type: ignore[arg-type]
+    return flat_bytes(tensor.detach().cpu())
 
 
 def _shard_bytes(entry: Entry, rank: int, world_size: int) -> int:

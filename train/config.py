@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from replica.config import Mode
+from replica.config import JOB_NAME, Mode
 from replica.errors import UserError
 
-_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DEVICE = re.compile(r"auto|cpu|cuda")
 _SEED_LIMIT = 2**63
 _T = TypeVar("_T")
@@ -347,7 +346,7 @@ def _rules(config: JobConfig, ranks: int) -> Iterator[tuple[bool, str]]:
     yield from _ranges(config)
     job, model, run = config.job, config.model, config.run
     yield (
-        bool(_JOB_NAME.fullmatch(job.name)),
+        bool(JOB_NAME.fullmatch(job.name)),
         f"job.name is {job.name!r}: use 1 to 64 letters, digits, dots, dashes and underscores,"
         " a letter or digit first.",
     )

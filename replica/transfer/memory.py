@@ -33,7 +33,7 @@ def copy_out(tensors: Mapping[str, torch.Tensor], layout: Layout) -> torch.Tenso
     flat = torch.empty(layout.nbytes, dtype=torch.uint8)
     for tensor, spec, end in zip(tensors.values(), layout.tensors, layout.ends, strict=True):
         if spec.nbytes:
-            flat[end - spec.nbytes : end].copy_(_flat_bytes(tensor.detach()))
+            flat[end - spec.nbytes : end].copy_(flat_bytes(tensor.detach()))
     return flat
 
 
@@ -42,7 +42,7 @@ def view(flat: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())  # type: ignore[arg-type]
 
 
-def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's elements as uint8, row-major; a view where the tensor is contiguous."""
     plain = tensor.resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8)
@@ -71,7 +71,7 @@ class Destination:
             if fresh and not direct:
                 self._later.append((mine, memory))
             self.tensors[name] = tensor if fresh else memory
-            self._views.append(view(_flat_bytes(memory)))
+            self._views.append(view(flat_bytes(memory)))
 
     def parts(self, chunk: int) -> Sequence[memoryview]:
         """The memory that a chunk's bytes go to, in order."""
