@@ -38,7 +38,11 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("config", nargs="?", type=Path, help="TOML file; every key has a default")
     flags.add_argument("--replica-group-id", type=int, metavar="G", help="number of this group, from 0")
-    flags.add_argument("--lighthouse-addr", metavar="HOST:PORT", help="where the Lighthouse listens")
+    flags.add_argument(
+        "--lighthouse-addr",
+        metavar="HOST:PORT",
+        help="where the Lighthouse listens; none: one group alone, without fault tolerance",
+    )
     flags.add_argument("--job", help="name of the job (default: the configuration's)")
     flags.add_argument("--steps", type=int, metavar="N", help="optimizer steps to commit")
     flags.add_argument("--out", type=Path, metavar="DIR", help="folder for ledger and events")

@@ -48,9 +48,9 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
     torchft's Manager calls `configure` whenever the quorum id changes. It builds the new group on
     a helper thread and waits for it at most `configure_timeout_s`, then all members tell each
     other their group, step, held rounds and where they serve their state; `step`, `held` and `address`
-    are asked for this rank's. Everything but the
-    building runs on the thread that calls. `signature` must be equal in all groups: the sums of
-    groups that train different models would be of different lengths. `interrupts` ends waits early.
+    are asked for this rank's. Everything but the building runs on the thread that calls. `signature`
+    must be equal in all groups: the sums of groups that train different models would be of different
+    lengths. `interrupts` ends waits early.
     """
 
     def __init__(
