@@ -20,7 +20,7 @@ from lighthouse.config import (
     add_serve_arguments,
     config_from,
 )
-from lighthouse.page import remarks
+from lighthouse.page import remarks, saves_line
 from lighthouse.quorum import Reason
 from lighthouse.status import Document
 from lighthouse.store import StoreError
@@ -117,6 +117,8 @@ def summary(document: Document) -> list[str]:
             lines.append(f"  finished at step {job['finished_step']}")
         elif forming["reason"] != Reason.NO_ASKS:
             lines.append(f"  next quorum: {forming['why']}")
+        if said := saves_line(job):
+            lines.append(f"  {said}")
         if job["expected_groups"]:
             lines.append(f"  {job['groups_seen']} of {job['expected_groups']} expected groups are seen here")
         lines += [f"  group {_group_line(group)}" for group in job["groups"]]

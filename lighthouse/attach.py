@@ -1,6 +1,7 @@
 """The client's end of a rank's stream: rank 0 of a group attaches, every other rank watches."""
 
 import random
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,8 @@ from lighthouse.model import Hello, Notice, Phase, StartMode, Welcome
 from protos import lighthouse_pb2 as pb
 
 _MAX_ABANDONED = 8
+_MAX_FAILURES = 16
+_MAX_CAUSE_CHARS = 1000
 
 
 class AttachStream(Lifeline):
@@ -41,6 +44,12 @@ class AttachStream(Lifeline):
         # What was abandoned is said again on each new stream: nobody says whether it arrived.
         self._abandoned: deque[pb.Abandoned] = deque(maxlen=_MAX_ABANDONED)
         self._unsaid: deque[pb.Abandoned] = deque(maxlen=_MAX_ABANDONED)
+        # Likewise the newest save and the failures; the server counts each only once.
+        self._saved: pb.Saved | None = None
+        self._saved_at_s = 0.0
+        self._saved_is_said = True
+        self._failures: deque[pb.SaveFailed] = deque(maxlen=_MAX_FAILURES)
+        self._unsaid_failures: deque[pb.SaveFailed] = deque(maxlen=_MAX_FAILURES)
         self._goodbye: pb.Goodbye | None = None
 
     def __enter__(self) -> "AttachStream":
@@ -73,6 +82,25 @@ class AttachStream(Lifeline):
             self._unsaid.append(word)
             self._changed.notify_all()
 
+    def saved(self, step: int, quorum_id: int, bytes: int, seconds: float) -> None:
+        """Say that this group's save of `step` is complete and durable.
+
+        `bytes` is its size, `seconds` how long it took. Never blocks: the newest wins, also across
+        a break, and is said before a goodbye.
+        """
+        word = pb.Saved(step=step, quorum_id=quorum_id, bytes=bytes, seconds=seconds)
+        with self._changed:
+            self._saved, self._saved_at_s, self._saved_is_said = word, time.monotonic(), False
+            self._changed.notify_all()
+
+    def save_failed(self, step: int, cause: str) -> None:
+        """Say that this group's save of `step` has failed. Never blocks; the last ones are kept."""
+        word = pb.SaveFailed(step=step, cause=cause[:_MAX_CAUSE_CHARS])
+        with self._changed:
+            self._failures.append(word)
+            self._unsaid_failures.append(word)
+            self._changed.notify_all()
+
     def goodbye(self, finished: bool, step: int, timeout_s: float = 2.0) -> bool:
         """Leave as planned; `finished`: the job's last step, number `step`, is committed.
 
@@ -88,10 +116,18 @@ class AttachStream(Lifeline):
     def _begin(self) -> None:
         self._progress_is_said = self._progress is None
         self._unsaid = deque(self._abandoned, maxlen=_MAX_ABANDONED)
+        self._saved_is_said = self._saved is None
+        self._unsaid_failures = deque(self._failures, maxlen=_MAX_FAILURES)
 
     def _next_word(self) -> pb.AttachRequest | None:
         if self._unsaid:
             return pb.AttachRequest(abandoned=self._unsaid.popleft())
+        if self._unsaid_failures:
+            return pb.AttachRequest(save_failed=self._unsaid_failures.popleft())
+        if self._saved is not None and not self._saved_is_said:
+            self._saved_is_said = True
+            self._saved.age_s = time.monotonic() - self._saved_at_s
+            return pb.AttachRequest(saved=self._saved)
         if self._goodbye is not None:
             return pb.AttachRequest(goodbye=self._goodbye)
         if self._progress is not None and not self._progress_is_said:

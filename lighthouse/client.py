@@ -21,24 +21,31 @@ from lighthouse.channel import (
 )
 from lighthouse.model import (
     JOB_NAME_RULE,
+    ColdStart,
+    ColdStartAnswer,
     Hello,
     Notice,
     NoticeKind,
     Phase,
+    SaveOffer,
     StartMode,
     Welcome,
     is_job_name,
 )
+from lighthouse.wire import cold_start_of
 from protos import lighthouse_pb2 as pb
 
 __all__ = [
     "AttachStream",
+    "ColdStart",
+    "ColdStartAnswer",
     "Hello",
     "LighthouseError",
     "Notice",
     "NoticeKind",
     "Phase",
     "RefusedError",
+    "SaveOffer",
     "StartMode",
     "UnreachableError",
     "WatchStream",
@@ -49,6 +56,7 @@ __all__ = [
     "is_job_name",
     "leave",
     "parse_address",
+    "propose_save",
     "status",
     "wait_until_reachable",
     "watch_events",
@@ -115,6 +123,32 @@ def leave(address: str, replica_id: str, timeout_s: float = CALL_TIMEOUT_S) -> b
     """
     request = pb.LeaveRequest(replica_id=replica_id)
     return bool(_call(address, "Leave", request, pb.LeaveResponse.FromString, timeout_s).known)
+
+
+def propose_save(
+    address: str,
+    replica_id: str,
+    *,
+    looked: bool,
+    offer: SaveOffer | None = None,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> ColdStartAnswer:
+    """Ask what a group is to do when nobody may be left from whom it could heal.
+
+    `looked`: it has looked for saves; `offer` is then the newest complete one that it found, if
+    any. After WAIT and LOOK it asks again. Blocks. Raises UnreachableError when nobody answers or
+    the decision cannot be written down, and then nothing was decided: ask again. Raises
+    RefusedError for an incarnation that may not come back or is not attached.
+    """
+    save = None
+    if offer is not None:
+        save = pb.SaveOffer(name=offer.name, step=offer.step, quorum_id=offer.quorum_id)
+    request = pb.ProposeSaveRequest(replica_id=replica_id, looked=looked, save=save)
+    reply = _call(address, "ProposeSave", request, pb.ProposeSaveResponse.FromString, timeout_s)
+    try:
+        return cold_start_of(reply)
+    except ValueError:
+        raise RefusedError(f"the Lighthouse at {address} speaks of what this version does not know") from None
 
 
 def forget(address: str, job: str, timeout_s: float = CALL_TIMEOUT_S) -> bool:

@@ -11,13 +11,15 @@ from typing import Any
 import structlog
 
 from lighthouse.clock import Clock
+from lighthouse.cold_start import NOT_ATTACHED_AGAIN
 from lighthouse.config import LighthouseConfig
 from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse, Tell
 from lighthouse.events import EventHub
 from lighthouse.identity import Mismatch
+from lighthouse.jobs import Jobs
 from lighthouse.machine import JobMachine
 from lighthouse.model import (
-    POOL,
+    ColdStartAnswer,
     Hello,
     JobRecord,
     Member,
@@ -25,25 +27,16 @@ from lighthouse.model import (
     Phase,
     Refusal,
     ReplicaId,
+    SaveOffer,
     Welcome,
     parse_replica_id,
 )
 from lighthouse.outbox import Outbox
-from lighthouse.pace import PaceRules
-from lighthouse.quorum import Rules
+from lighthouse.saves import Saved
 from lighthouse.store import Store, StoreError
-from lighthouse.table import Limits
 from lighthouse.wire import encode_reply
 
-MAX_JOBS = 256
-# Three times the time between the pulses of a rank.
-SHORTEST_PULSE_TIMEOUT_S = 3.0
-
 _log: Any = structlog.get_logger("lighthouse")
-
-
-class JobAliveError(Exception):
-    """A job cannot be forgotten while groups of it live. Its text is one sentence."""
 
 
 class Coordinator:
@@ -51,36 +44,21 @@ class Coordinator:
 
     def __init__(self, config: LighthouseConfig, store: Store, clock: Clock) -> None:
         """Take up what is on record. Raises StoreError if it cannot be read."""
-        self._config = config
-        self._store = store
         self._clock = clock
         self._started_s = clock.now_s()
-        self._unused_quorum_id = _unused_ids(clock.wall_s())
-        self._limits = Limits(
-            heartbeat_timeout_s=config.heartbeat_timeout_s,
-            pulse_timeout_s=max(config.heartbeat_timeout_s, SHORTEST_PULSE_TIMEOUT_S),
-            pace=PaceRules(
-                limit_factor=config.progress_limit_factor,
-                limit_floor_s=config.progress_limit_floor_ms / 1000,
-                heal_deadline_s=config.heal_deadline_ms / 1000,
-            ),
-        )
-        self._records: dict[str, JobRecord] = store.load()
-        self._machines: dict[str, JobMachine] = {}
+        self._jobs = Jobs(config, store, now_s=self._started_s, wall_s=clock.wall_s())
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[bytes | Refusal]] = {}
         self._streams: dict[int, Outbox] = {}
         self._unwritable = ""
         self.events = EventHub()
-        for job in itertools.islice(self._records, MAX_JOBS):
-            self._machine_of(job)
 
     # What others read.
 
     @property
     def machines(self) -> Mapping[str, JobMachine]:
         """The machines by job. Only to be read."""
-        return self._machines
+        return self._jobs.machines
 
     @property
     def store_trouble(self) -> str:
@@ -141,26 +119,19 @@ class Coordinator:
         """Time has passed: look at every job."""
         # Read also when there is no job: the clock takes a long time without readings for a pause.
         now_s = self._clock.now_s()
-        for machine in list(self._machines.values()):
+        for machine in list(self._jobs.machines.values()):
             self._carry_out(machine, machine.tick(now_s))
 
     def forget(self, job: str) -> bool:
-        """Drop everything known of a job; whether there was anything.
+        """Drop what is known of a job; whether there was anything.
 
         Raises JobAliveError while a group of it lives, StoreError if the disk refuses.
         """
-        machine = self._machines.get(job)
-        if machine is not None and machine.is_busy(self._clock.now_s()):
-            raise JobAliveError(f"groups of {job} are alive: stop them before the job is forgotten")
-        known = machine is not None or job in self._records
-        self._store.forget(job)
-        self._records.pop(job, None)
-        self._machines.pop(job, None)
-        return known
+        return self._jobs.forget(job, self._clock.now_s())
 
     def leave(self, id: ReplicaId) -> bool:
         """An incarnation leaves as planned; whether it was known."""
-        machine = self._machines.get(id.job)
+        machine = self._jobs.machines.get(id.job)
         if machine is None:
             return False
         known, effects = machine.leave(id, self._clock.now_s())
@@ -173,22 +144,41 @@ class Coordinator:
         Raises StoreError, and has done nothing, while the disk takes no record: a restart of the
         server would let the group in again.
         """
-        machine = self._machines.get(job)
+        machine = self._jobs.machines.get(job)
         if machine is None or group not in machine.table.slots:
             return False
-        self._store.write(machine.record)
+        self._jobs.write(machine.record)
         known, effects = machine.evict(group, "evicted by the operator", self._clock.now_s())
         self._carry_out(machine, effects)
         return known
 
     def drain(self, job: str, group: int) -> bool:
         """Ask a group to leave at the end of its step; whether it is there to be asked."""
-        machine = self._machines.get(job)
+        machine = self._jobs.machines.get(job)
         if machine is None:
             return False
         known, effects = machine.drain(group)
         self._carry_out(machine, effects)
         return known
+
+    def propose_save(
+        self, id: ReplicaId, *, looked: bool, offer: SaveOffer | None
+    ) -> ColdStartAnswer | Refusal:
+        """What a group is to do that may have nobody to heal from.
+
+        Raises StoreError while the disk takes no record; then nothing was decided.
+        """
+        now_s, machine = self._clock.now_s(), self._jobs.machines.get(id.job)
+        if machine is None:
+            return NOT_ATTACHED_AGAIN if self._jobs.is_warming_up(now_s) else Refusal.UNKNOWN
+        outcome, effects = machine.cold_starts.propose(id, looked=looked, offer=offer, now_s=now_s)
+        self._carry_out(machine, effects)
+        if isinstance(outcome, Refusal):
+            return outcome
+        if outcome.record is not None:
+            self._jobs.write(outcome.record)
+            self._carry_out(machine, machine.cold_starts.recorded(id, outcome.record, now_s))
+        return outcome.answer
 
     def hang_up(self) -> None:
         """End all waiting calls and open streams, as the server goes down."""
@@ -198,41 +188,8 @@ class Coordinator:
             self._end_stream(stream, Refusal.GOING_DOWN)
         self.events.end()
 
-    # Jobs.
-
     def _machine_of(self, job: str) -> JobMachine | Refusal:
-        machine = self._machines.get(job)
-        if machine is not None:
-            return machine
-        if len(self._machines) >= MAX_JOBS and not self._let_one_go():
-            return Refusal.TOO_MANY_JOBS
-        first = 0 if self._config.state_dir else self._unused_quorum_id
-        record = self._records.get(job) or JobRecord(job=job, quorum_id=first)
-        machine = self._machines[job] = JobMachine(
-            record=record,
-            rules=self._rules_of(job),
-            limits=self._limits,
-            warm_until_s=self._started_s + self._config.heartbeat_timeout_s,
-            unused_quorum_id=self._unused_quorum_id,
-        )
-        return machine
-
-    def _rules_of(self, job: str) -> Rules:
-        return Rules(
-            min_replicas=self._config.min_replicas,
-            expected_groups=0 if job == POOL else self._config.expected_groups,
-            join_timeout_s=self._config.join_timeout_s,
-            torchft_rules=job == POOL,
-        )
-
-    def _let_one_go(self) -> bool:
-        """Drop a job that nobody uses from memory; its record stays."""
-        now_s = self._clock.now_s()
-        for job, machine in self._machines.items():
-            if machine.is_idle(now_s):
-                del self._machines[job]
-                return True
-        return False
+        return self._jobs.machine_of(job, self._clock.now_s())
 
     # Effects.
 
@@ -263,7 +220,7 @@ class Coordinator:
 
     def _persist(self, machine: JobMachine, record: JobRecord) -> None:
         try:
-            self._store.write(record)
+            self._jobs.write(record)
         except StoreError as error:
             if self._unwritable != str(error):
                 _log.error(Happening.NOT_RECORDED.value, job=record.job, error=str(error))
@@ -271,7 +228,6 @@ class Coordinator:
             self._carry_out(machine, machine.persist_failed(self._clock.now_s()))
         else:
             self._unwritable = ""
-            self._records[record.job] = record
             self._carry_out(machine, machine.persisted(record, self._clock.now_s()))
 
     def _end_call(self, call: int, outcome: bytes | Refusal) -> None:
@@ -300,6 +256,16 @@ class Coordinator:
     def abandon(self, stream: "Stream", quorum_id: int, cause: str) -> None:
         """A group has given an attempt up."""
         effects = stream.machine.abandon(stream.id, stream.number, quorum_id, cause, self._clock.now_s())
+        self._carry_out(stream.machine, effects)
+
+    def saved(self, stream: "Stream", save: Saved) -> None:
+        """A group has made a save."""
+        effects = stream.machine.saves.saved(stream.id, stream.number, save, self._clock.now_s())
+        self._carry_out(stream.machine, effects)
+
+    def save_failed(self, stream: "Stream", step: int, cause: str) -> None:
+        """A save of a group has failed."""
+        effects = stream.machine.saves.failed(stream.id, stream.number, step, cause, self._clock.now_s())
         self._carry_out(stream.machine, effects)
 
     def goodbye(self, stream: "Stream", *, finished: bool, step: int) -> bool:
@@ -355,17 +321,17 @@ class Stream:
         """The group has given this attempt up."""
         self._coordinator.abandon(self, quorum_id, cause)
 
+    def saved(self, save: Saved) -> None:
+        """The group has made a save."""
+        self._coordinator.saved(self, save)
+
+    def save_failed(self, step: int, cause: str) -> None:
+        """A save of the group has failed."""
+        self._coordinator.save_failed(self, step, cause)
+
     def goodbye(self, *, finished: bool, step: int) -> bool:
         """The group leaves; whether what it said is on record."""
         return self._coordinator.goodbye(self, finished=finished, step=step)
-
-
-def _unused_ids(wall_s: float) -> int:
-    """Where quorum ids start when nothing is remembered: above all that an earlier life has used.
-
-    A restart takes longer than 1/4096 s, and no job uses up 4096 ids a second. Fits in 63 bits.
-    """
-    return int(wall_s * 4096)
 
 
 _GRAVE = (
@@ -373,6 +339,8 @@ _GRAVE = (
     Happening.GONE,
     Happening.NOT_RECORDED,
     Happening.REFUSED,
+    Happening.RESTORE_DECIDED,
+    Happening.SAVE_FAILED,
     Happening.SLOW,
     Happening.SUSPECT,
     Happening.WAITING,

@@ -23,6 +23,9 @@ class Happening(StrEnum):
     FEWER = "fewer_groups_than_expected"
     WAITING = "quorum_waiting"
     FINISHED = "job_finished"
+    SAVED = "job_saved"
+    SAVE_FAILED = "save_failed"
+    RESTORE_DECIDED = "disaster_restore"
     NOT_RECORDED = "record_not_written"
 
 

@@ -11,8 +11,17 @@ from typing import Any
 import grpc
 
 from lighthouse.coordinator import Stream
-from lighthouse.model import Hello, Notice, Phase, Refusal, is_job_name, parse_replica_id
+from lighthouse.model import (
+    LARGEST_NUMBER,
+    Hello,
+    Notice,
+    Phase,
+    Refusal,
+    is_job_name,
+    parse_replica_id,
+)
 from lighthouse.refusals import SENTENCE, STATUS
+from lighthouse.saves import Saved
 from lighthouse.wire import decode
 from protos import lighthouse_pb2 as pb
 
@@ -129,12 +138,32 @@ def _is_last_word(stream: Stream, request: pb.AttachRequest, word: str | None) -
             stream.progress(said.step, _phase_of(said.phase), rounds)
         case "abandoned":
             stream.abandon(request.abandoned.quorum_id, request.abandoned.cause[:_MAX_TEXT_CHARS])
+        case "saved":
+            stream.saved(_saved_of(request.saved))
+        case "save_failed":
+            stream.save_failed(*_failure_of(request.save_failed))
         case "goodbye":
             if not stream.goodbye(finished=request.goodbye.finished, step=request.goodbye.step):
                 sentence = "the end of the job could not be written down"
                 raise StreamError(grpc.StatusCode.UNAVAILABLE, sentence)
             return True
     return False
+
+
+def _saved_of(message: pb.Saved) -> Saved:
+    return Saved(
+        step=message.step,
+        quorum_id=message.quorum_id,
+        bytes=message.bytes,
+        seconds=message.seconds,
+        age_s=message.age_s,
+    )
+
+
+def _failure_of(message: pb.SaveFailed) -> tuple[int, str]:
+    if not 0 <= message.step < LARGEST_NUMBER:
+        raise ValueError("malformed SaveFailed: step must be at least 0")
+    return message.step, message.cause[:_MAX_TEXT_CHARS]
 
 
 def _notice_message(notice: Notice) -> pb.Notice:

@@ -33,11 +33,14 @@ class Journal:
 
     def propose(self, quorum: Quorum, *, changed: bool) -> Persist | None:
         """The write that must be durable before the quorum is answered; None: answer it at once."""
+        restore = self.record.restore
+        reached = restore is None or quorum.max_step >= restore.save.step
         record = replace(
             self.record,
             quorum_id=quorum.quorum_id,
             members=tuple(member.id.text for member in quorum.members),
             max_step=max(self.record.max_step, quorum.max_step),
+            restore=None if reached else restore,
         )
         # The first step is recorded at once: from then on nobody starts the job afresh.
         if changed or (record.max_step > 0) != (self._durable.max_step > 0):
@@ -52,8 +55,7 @@ class Journal:
         A record that trails by some steps lets nobody in wrongly: each change of membership
         writes it, so it is never behind the step of a group that was left out.
         """
-        nothing_to_keep = not self.record.members and self.record.finished_step is None
-        if nothing_to_keep or self.is_settled or self.proposed is not None:
+        if self.record.is_blank or self.is_settled or self.proposed is not None:
             return []
         only_step = replace(self.record, max_step=0) == replace(self._durable, max_step=0)
         due = now_s - self._durable_at_s >= self._step_record_s
@@ -67,8 +69,18 @@ class Journal:
         if quorum is None or quorum.quorum_id != record.quorum_id:
             return None, changed
         self.proposed = None
-        self.amend(quorum_id=record.quorum_id, members=record.members, max_step=record.max_step)
+        self.amend(
+            quorum_id=record.quorum_id,
+            members=record.members,
+            max_step=record.max_step,
+            restore=record.restore,
+        )
         return quorum, changed
+
+    def adopt(self, record: JobRecord, now_s: float) -> None:
+        """Go on from a record that is on disk already."""
+        self.record = self._durable = record
+        self._durable_at_s = now_s
 
     def failed(self) -> Quorum | None:
         """A record could not be written: the quorum that is given up for now, if any."""

@@ -64,7 +64,7 @@ class Lineage:
         if before == digest:
             return
         if before is not None:
-            self._add_tomb(before, Refusal.SUPERSEDED)
+            self.bury_digest(before, Refusal.SUPERSEDED)
         self._holders[id.key] = digest
         self._holders.move_to_end(id.key)
         while len(self._holders) > self._max_holders:
@@ -73,9 +73,10 @@ class Lineage:
 
     def bury(self, id: ReplicaId, refusal: Refusal) -> None:
         """Never let this incarnation in again."""
-        self._add_tomb(digest_of(id.text), refusal)
+        self.bury_digest(digest_of(id.text), refusal)
 
-    def _add_tomb(self, digest: str, refusal: Refusal) -> None:
+    def bury_digest(self, digest: str, refusal: Refusal) -> None:
+        """Never let the incarnation of this hash in again."""
         if digest in self._tombs:
             return
         self._tombs[digest] = refusal

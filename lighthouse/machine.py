@@ -4,9 +4,11 @@ Every method takes the time of the event. A quorum is first proposed (Persist), 
 record is durable are the callers answered (Answer).
 """
 
+from lighthouse.admission import Admission
+from lighthouse.cold_start import ColdStarts
 from lighthouse.effects import CloseStream, Happening, Note, Refuse, Tell
 from lighthouse.ended import over_notice
-from lighthouse.identity import Field, Mismatch, identity_of, merge, mismatch
+from lighthouse.identity import Mismatch
 from lighthouse.lookout import Lookout
 from lighthouse.model import (
     Hello,
@@ -19,19 +21,21 @@ from lighthouse.model import (
     Quorum,
     Refusal,
     ReplicaId,
-    StartMode,
     Welcome,
     label,
 )
 from lighthouse.quorum import Rules, Waiting
 from lighthouse.quorum_book import QuorumBook
-from lighthouse.situation import unheard
+from lighthouse.saves import Saves
 from lighthouse.slot import FINAL, Gone, Line, Slot
 from lighthouse.table import Effects, Limits, Table
 
 
 class JobMachine:
-    """What is known of one job, and what follows from each event."""
+    """What is known of one job, and what follows from each event.
+
+    Events about saves go to the parts `saves` and `cold_starts`.
+    """
 
     def __init__(
         self,
@@ -59,9 +63,13 @@ class JobMachine:
         self._journal = self._book.journal
         self._rules = rules
         self._limits = limits
-        self._warm_until_s = warm_until_s
         self._lookout = Lookout(table=self.table, book=self._book, warm_until_s=warm_until_s)
-        self._pruned_s = float("-inf")
+        self._admission = Admission(table=self.table, book=self._book, warm_until_s=warm_until_s)
+        self.cold_starts = ColdStarts(
+            table=self.table, book=self._book, rules=rules, limits=limits, warm_until_s=warm_until_s
+        )
+        self.saves = Saves(table=self.table, max_groups=limits.max_replicas)
+        self._pruned_s: float | None = None
 
     # What the shell reads.
 
@@ -175,9 +183,9 @@ class JobMachine:
         self, id: ReplicaId, hello: Hello, stream: int, now_s: float
     ) -> tuple[Welcome | Refusal | Mismatch, Effects]:
         """A rank opens its stream, or opens it again after a break that it survived."""
-        stranger = self._check_identity(id, hello, now_s)
+        stranger = self._admission.check(id, hello, now_s)
         if stranger is not None:
-            return stranger, self._refusal_notes(id, stranger)
+            return stranger, self._admission.notes(id, stranger)
         slot, effects = self._enter(id, now_s)
         if isinstance(slot, Refusal):
             return slot, effects
@@ -194,7 +202,9 @@ class JobMachine:
             slot.gone = None
         slot.step, slot.moved_s = max(slot.step, hello.step), now_s
         effects += self.table.hear(slot, now_s)
-        welcome = self._welcome(id, now_s)
+        mode, finished_step = self.cold_starts.start_mode(now_s), self.record.finished_step
+        step = self.record.max_step if finished_step is None else finished_step
+        welcome = Welcome(start_mode=mode, step=step)
         if rank == 0:
             start = welcome.start_mode.name.lower()
             effects.append(self.table.note(Happening.ATTACHED, slot, start_mode=start, step=slot.step))
@@ -203,7 +213,7 @@ class JobMachine:
 
     def pulse(self, id: ReplicaId, stream: int, now_s: float) -> Effects:
         """The process of a rank runs."""
-        slot, rank = self._on_stream(id, stream)
+        slot, rank = self.table.on_stream(id, stream)
         if slot is not None:
             slot.lines[rank].pulse_s = now_s
         return []
@@ -212,7 +222,7 @@ class JobMachine:
         self, id: ReplicaId, stream: int, step: int, phase: Phase, now_s: float, *, rounds: int | None = None
     ) -> Effects:
         """A group says where it is, and how many rounds it computes there, if it knows to say so."""
-        slot, rank = self._on_stream(id, stream)
+        slot, rank = self.table.on_stream(id, stream)
         if slot is None or slot.gone in FINAL:
             return []
         slot.lines[rank].speak(now_s)
@@ -226,7 +236,7 @@ class JobMachine:
 
     def abandon(self, id: ReplicaId, stream: int, quorum_id: int, cause: str, now_s: float) -> Effects:
         """A group has given an attempt up. After a restart of the server that may be an older one."""
-        slot, rank = self._on_stream(id, stream)
+        slot, rank = self.table.on_stream(id, stream)
         if slot is None or slot.gone in FINAL:
             return []
         slot.lines[rank].speak(now_s)
@@ -239,7 +249,7 @@ class JobMachine:
 
     def detach(self, id: ReplicaId, stream: int, now_s: float) -> Effects:
         """A stream is over. Without a goodbye of its group before it, the group is dead now."""
-        slot, rank = self._on_stream(id, stream)
+        slot, rank = self.table.on_stream(id, stream)
         if slot is None:
             return []
         del slot.lines[rank]
@@ -255,7 +265,7 @@ class JobMachine:
 
     def goodbye(self, id: ReplicaId, stream: int, *, finished: bool, step: int, now_s: float) -> Effects:
         """A group leaves as planned; `finished`: the job's last step, number `step`, is committed."""
-        slot, _ = self._on_stream(id, stream)
+        slot, _ = self.table.on_stream(id, stream)
         if slot is None or slot.gone in FINAL:
             return []
         slot.step = step
@@ -295,6 +305,10 @@ class JobMachine:
     def tick(self, now_s: float) -> Effects:
         """Time has passed: who fell silent, and is there a quorum now?"""
         effects = self._lookout.look(now_s)
+        for slot in self.cold_starts.stranded(now_s):
+            effects += self._lookout.evict(slot, "those that had the state it came for are dead: start again")
+        if self._pruned_s is None:
+            self._pruned_s = now_s
         if now_s - self._pruned_s > self._limits.forget_after_s / 10:
             self._pruned_s = now_s
             self.table.prune(now_s, self._limits.forget_after_s, self.in_quorum)
@@ -334,43 +348,9 @@ class JobMachine:
             return []
         return self._book.end_attempt(f"{slot.id.label} asks for step {step} again", but=slot)
 
-    def _check_identity(self, id: ReplicaId, hello: Hello, now_s: float) -> Mismatch | Refusal | None:
-        """Whether this group belongs to the job, which learns from it what nobody has said before."""
-        others = (slot for slot in self.table.slots.values() if slot.id.text != id.text)
-        alive = any(slot.gone is None and slot.lines for slot in others)
-        # A server that has just begun has not heard yet who is running.
-        running = alive or (now_s < self._warm_until_s and bool(unheard(self.table, self._book.last)))
-        offered, known = identity_of(hello), self.record.identity
-        if running or self.record.max_step > 0:
-            stranger = mismatch(self.job, offered, known, running=running)
-            if stranger is not None:
-                may_be_right_soon = not alive and stranger.field is Field.GROUP_WORLD_SIZE
-                return Refusal.WARMING_UP if may_be_right_soon else stranger
-            offered = merge(known, offered, running=running)
-        self._journal.amend(identity=offered)
-        return None
-
-    def _refusal_notes(self, id: ReplicaId, stranger: Mismatch | Refusal) -> Effects:
-        if isinstance(stranger, Refusal):
-            return []
-        fields = {"job": self.job, "replica": id.label, "field": stranger.field.value}
-        return [Note(happening=Happening.REFUSED, fields={**fields, "why": stranger.sentence()})]
-
-    def _on_stream(self, id: ReplicaId, stream: int) -> tuple[Slot | None, int]:
-        slot = self.table.slots.get(id.key)
-        rank = None if slot is None else slot.rank_of(stream)
-        return (None, 0) if rank is None else (slot, rank)
-
     def _let_go(self, slot: Slot, gone: Gone) -> Effects:
         effects: Effects = [Refuse(call=call, refusal=Refusal.LEFT) for call in slot.take_calls()]
         return effects + self.table.lose(slot, gone)
-
-    def _welcome(self, id: ReplicaId, now_s: float) -> Welcome:
-        if self.record.finished_step is not None:
-            return Welcome(start_mode=StartMode.FINISHED, step=self.record.finished_step)
-        others = self.table.roll.living(now_s) - {id.key}
-        heal = bool(others) or self.record.max_step > 0
-        return Welcome(start_mode=StartMode.HEAL if heal else StartMode.FRESH, step=self.record.max_step)
 
     def _missed(self, slot: Slot, hello: Hello) -> list[Notice]:
         """What a rank may not have heard while its stream was broken."""

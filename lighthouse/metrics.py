@@ -40,6 +40,7 @@ class MachineCollector(Collector):
         yield _states(machines)
         yield from _groups(machines, now_s)
         yield _deaths(machines)
+        yield from _saves(machines, now_s)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: the registry need not ask what is to come."""
@@ -112,6 +113,23 @@ def _deaths(machines: list[JobMachine]) -> Metric:
         for cause in Gone:
             family.add_metric([machine.job, cause.value], machine.table.deaths[cause])
     return family
+
+
+def _saves(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
+    prefix = f"{_PREFIX}_job_save"
+    age = GaugeMetricFamily(f"{prefix}_age_seconds", "Time since the newest save.", labels=["job"])
+    duration = GaugeMetricFamily(f"{prefix}_duration_seconds", "Time that it took.", labels=["job"])
+    size = GaugeMetricFamily(f"{prefix}_bytes", "Its size.", labels=["job"])
+    failures = CounterMetricFamily(f"{prefix}_failures", "Saves that failed.", labels=["job", "group"])
+    for machine in machines:
+        newest, age_s = machine.saves.newest, machine.saves.age_s(now_s)
+        if newest is not None and age_s is not None:
+            age.add_metric([machine.job], age_s)
+            duration.add_metric([machine.job], newest.seconds)
+            size.add_metric([machine.job], newest.bytes)
+        for key, count in machine.saves.failures.items():
+            failures.add_metric([machine.job, str(key)], count)
+    yield from (age, duration, size, failures)
 
 
 def render_metrics(coordinator: Coordinator) -> bytes:

@@ -13,6 +13,10 @@ Key = int | str
 POOL = ""
 
 JOB_NAME_RULE = "1 to 128 letters, digits, dots, dashes or underscores, the first a letter or digit"
+SAVE_NAME_RULE = "1 to 200 letters, digits, dots, dashes or underscores, the first a letter or digit"
+_SAVE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"
+# Room above it for all ids and steps to come.
+LARGEST_NUMBER = 2**62
 _JOB_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _JOB_ID = re.compile(rf"({_JOB_NAME})/(0|[1-9][0-9]{{0,5}}):([A-Za-z0-9._-]{{1,64}})")
 _MAX_POOL_ID_CHARS = 256
@@ -35,6 +39,19 @@ class StartMode(IntEnum):
     FRESH = 1
     HEAL = 2
     FINISHED = 3
+    RESTORE = 4
+
+
+class ColdStart(IntEnum):
+    """What a group is told that asks for a save. The numbers are those of the wire."""
+
+    WAIT = 1
+    LOOK = 2
+    HEAL = 3
+    RESTORE = 4
+    FRESH = 5
+    LOST = 6
+    FINISHED = 7
 
 
 class NoticeKind(IntEnum):
@@ -72,6 +89,7 @@ class Refusal(StrEnum):
     TOO_MANY_JOBS = "too_many_jobs"
     TOO_MANY_CALLS = "too_many_calls"
     GOING_DOWN = "going_down"
+    UNKNOWN = "unknown"
 
 
 def is_job_name(name: str) -> bool:
@@ -166,12 +184,55 @@ class Identity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SaveOffer:
+    """A complete save of a job, by the name that every group finds it under.
+
+    Raises ValueError with one sentence for what cannot be one.
+    """
+
+    name: str
+    step: int
+    quorum_id: int
+
+    def __post_init__(self) -> None:
+        if re.fullmatch(_SAVE_NAME, self.name) is None:
+            raise ValueError(f"malformed name of a save: want {SAVE_NAME_RULE}")
+        if not (0 <= self.step < LARGEST_NUMBER and 0 <= self.quorum_id < LARGEST_NUMBER):
+            raise ValueError("malformed save: step and quorum_id must be at least 0 and below 2^62")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restore:
+    """The save that all groups of a job are to load, and who was told so.
+
+    `told` are groups and hashes of their incarnations.
+    """
+
+    save: SaveOffer
+    told: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColdStartAnswer:
+    """What a group is told that asks for a save. `save` is the one to load, with RESTORE only.
+
+    `cause` is one line for people.
+    """
+
+    verdict: ColdStart
+    save: SaveOffer | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobRecord:
     """What outlives the server: the last quorum of a job, its highest step, its end.
 
     `finished_step` is None until a group has said that the last step is committed. `holders` are
     the groups and hashes of their present incarnations; `tombs` hashes of those that may not come
-    back, and why. `identity` is what its groups share.
+    back, and why. `identity` is what its groups share. `floor` is the last quorum id before the job
+    was forgotten: what was saved up to it is not restored. `restore` is decided and not yet reached
+    by a quorum.
     """
 
     job: str
@@ -182,6 +243,14 @@ class JobRecord:
     holders: tuple[tuple[int, str], ...] = ()
     tombs: tuple[tuple[str, Refusal], ...] = ()
     identity: Identity = Identity()
+    floor: int = 0
+    restore: Restore | None = None
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing has happened in the job since it was new, or was forgotten."""
+        happened = self.members or self.max_step or self.finished_step is not None
+        return not happened and self.restore is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,9 +42,28 @@ def _job(job: Document) -> str:
     return (
         f"<h2>{escape(name)}</h2>{end}"
         f"<p>Quorum {current['id']} at step {current['step']}: {escape(members)}.</p>"
-        f"<p>Next quorum: {escape(job['forming']['why'])}.</p>{expected}"
+        f"<p>Next quorum: {escape(job['forming']['why'])}.</p>{expected}{_saves(job)}"
         f"<table><tr>{heads}{rows}</table>"
     )
+
+
+def saves_line(job: Document) -> str:
+    """What is to be said of the job's saves, or an empty text."""
+    said = []
+    if job["restore"] is not None:
+        said.append(f"all groups load the save of step {job['restore']['step']}")
+    save = job["save"]
+    if save is not None and save["step"] is not None:
+        size = f"{save['bytes'] / 1e6:.1f} MB in {save['seconds']:.1f} s"
+        said.append(f"saved step {save['step']} {save['age_s']:.0f} s ago, {size}")
+    if save is not None and save["failures"]:
+        said.append(f"failed saves: {save['failures']}")
+    return "; ".join(said)
+
+
+def _saves(job: Document) -> str:
+    said = saves_line(job)
+    return f"<p>{escape(said[0].upper() + said[1:])}.</p>" if said else ""
 
 
 def remarks(group: Document) -> str:

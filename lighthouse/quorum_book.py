@@ -90,6 +90,14 @@ class QuorumBook:
         lost = forgotten or self.holds(slot)
         return self.end_attempt(f"{slot.id.label}: {cause}") if lost else []
 
+    def begin_anew(self, record: JobRecord, cause: str, now_s: float) -> Effects:
+        """Nobody of the last quorum has the state any more, as this record says, which is on disk."""
+        effects = self.end_attempt(cause)
+        self.journal.adopt(record, now_s)
+        self.last, self.quorum = {}, None
+        self._blockers = set()
+        return effects + self.reconsider(now_s)
+
     # The next quorum.
 
     def one_more_asks(self, key: Key) -> bool:

@@ -15,6 +15,7 @@ STATUS: dict[Refusal, grpc.StatusCode] = {
     Refusal.TOO_MANY_JOBS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Refusal.TOO_MANY_CALLS: grpc.StatusCode.ABORTED,
     Refusal.GOING_DOWN: grpc.StatusCode.UNAVAILABLE,
+    Refusal.UNKNOWN: grpc.StatusCode.INVALID_ARGUMENT,
 }
 
 SENTENCE: dict[Refusal, str] = {
@@ -27,4 +28,5 @@ SENTENCE: dict[Refusal, str] = {
     Refusal.TOO_MANY_JOBS: "too_many_jobs: this Lighthouse serves as many jobs as it can",
     Refusal.TOO_MANY_CALLS: "too_many_calls: this replica asked again while it was waiting",
     Refusal.GOING_DOWN: "going_down: this Lighthouse is being stopped, try again",
+    Refusal.UNKNOWN: "unknown: no group of this replica id is attached here, attach first",
 }

@@ -7,14 +7,15 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from lighthouse.coordinator import Coordinator, JobAliveError, Stream
+from lighthouse.coordinator import Coordinator, Stream
 from lighthouse.held_stream import Request, StreamError, hold, read_hello
 from lighthouse.identity import Mismatch
+from lighthouse.jobs import JobAliveError
 from lighthouse.model import JOB_NAME_RULE, Refusal, is_job_name, parse_replica_id
 from lighthouse.refusals import SENTENCE, STATUS
 from lighthouse.status import describe
 from lighthouse.store import StoreError
-from lighthouse.wire import decode
+from lighthouse.wire import cold_start_message, decode, proposal_of
 from protos import lighthouse_pb2 as pb
 
 SERVICE = "headway.lighthouse.v1.LighthouseService"
@@ -41,6 +42,7 @@ class HeadwayServicer:
             "Evict": _unary(self.evict),
             "Drain": _unary(self.drain),
             "Forget": _unary(self.forget),
+            "ProposeSave": _unary(self.propose_save),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -137,6 +139,20 @@ class HeadwayServicer:
             return pb.ForgetResponse(known=self._coordinator.forget(message.job))
         except (JobAliveError, StoreError) as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        raise AssertionError("abort does not return")
+
+    async def propose_save(self, request: bytes, context: Any) -> pb.ProposeSaveResponse:
+        """Tell a group how to start that may have nobody to heal from."""
+        try:
+            id, looked, offer = proposal_of(decode(pb.ProposeSaveRequest, request))
+            answer = self._coordinator.propose_save(id, looked=looked, offer=offer)
+            if not isinstance(answer, Refusal):
+                return cold_start_message(answer)
+            await context.abort(STATUS[answer], SENTENCE[answer])
+        except ValueError as error:
+            await _refuse(context, error)
+        except StoreError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         raise AssertionError("abort does not return")
 
 

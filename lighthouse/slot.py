@@ -64,7 +64,8 @@ class Slot:
     when it last got a quorum. `returning`: it was known before this slot was made. `moved_s` is
     when it last made progress, `rounds` how many it is computing, `computed_s` how long one of them
     took on average, in each of its last phases of computing. `slow` is how many times the median of
-    the others it needs, 0 where it is not steadily slower.
+    the others it needs, 0 where it is not steadily slower. `failed_save_step` is the last step at
+    which it said that a save of its own failed. `looks` while it looks for a save to start from.
     """
 
     id: ReplicaId
@@ -87,6 +88,8 @@ class Slot:
     computed_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PHASES_REMEMBERED))
     suspect: bool = False
     slow: float = 0.0
+    failed_save_step: int = -1
+    looks: bool = False
 
     def move(self, step: int, phase: Phase, now_s: float, *, rounds: int | None = None) -> None:
         """Note where it is. Saying the same again is no progress.

@@ -35,6 +35,8 @@ def describe_job(machine: JobMachine, now_s: float) -> Document:
         "typical_step_s": None if typical_s is None else round(typical_s, 3),
         "quorums_issued": machine.issued,
         "quorum": _current(machine),
+        "save": _save(machine, now_s),
+        "restore": _restore(machine),
         "forming": _forming(machine, machine.waiting(now_s)),
         "groups": [
             _group(machine, key, machine.table.slots[key], now_s) for key in _in_order(machine.table.slots)
@@ -55,6 +57,27 @@ def _current(machine: JobMachine) -> Document:
         "members": list(machine.member_labels()),
         "attempt_over": machine.attempt_is_over,
     }
+
+
+def _save(machine: JobMachine, now_s: float) -> Document | None:
+    """The newest save and the number of failed ones, since this server started; None before either."""
+    saves = machine.saves
+    newest, age_s = saves.newest, saves.age_s(now_s)
+    if newest is None and not saves.failures:
+        return None
+    return {
+        "step": newest.step if newest else None,
+        "age_s": None if age_s is None else round(age_s, 3),
+        "bytes": newest.bytes if newest else None,
+        "seconds": round(newest.seconds, 3) if newest else None,
+        "failures": sum(saves.failures.values()),
+    }
+
+
+def _restore(machine: JobMachine) -> Document | None:
+    """The save that all groups are to load, until a quorum has done so."""
+    restore = machine.record.restore
+    return None if restore is None else {"save": restore.save.name, "step": restore.save.step}
 
 
 def _forming(machine: JobMachine, waiting: Waiting) -> Document:

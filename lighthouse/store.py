@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from lighthouse.model import Identity, JobRecord, Refusal, parse_replica_id
+from lighthouse.model import Identity, JobRecord, Refusal, Restore, SaveOffer, parse_replica_id
 
 FILE_NAME = "lighthouse.sqlite3"
 LOCK_NAME = "lighthouse.lock"
@@ -24,7 +24,7 @@ _FRESH_NAME = "lighthouse.sqlite3.new"
 MAX_JOBS_ON_RECORD = 10_000
 
 _APPLICATION_ID = 0x48445759
-_VERSION = 2
+_VERSION = 3
 _TABLE = """
 create table jobs (
     job text primary key,
@@ -33,18 +33,29 @@ create table jobs (
     max_step integer not null,
     finished_step integer,
     lineage text not null default '{}',
-    identity text not null default '{}'
+    identity text not null default '{}',
+    floor integer not null default 0,
+    restore text not null default 'null'
 ) strict
 """
-# Version 1 had neither of these.
-_UPGRADE = """
+# What each version lacks that the next one has.
+_UPGRADES = {
+    1: """
 begin immediate;
 alter table jobs add column lineage text not null default '{}';
 alter table jobs add column identity text not null default '{}';
 pragma user_version = 2;
 commit;
-"""
-_READABLE = (1, _VERSION)
+""",
+    2: """
+begin immediate;
+alter table jobs add column floor integer not null default 0;
+alter table jobs add column restore text not null default 'null';
+pragma user_version = 3;
+commit;
+""",
+}
+_COLUMNS = {1: "'{}', '{}', 0, 'null'", 2: "lineage, identity, 0, 'null'"}
 
 
 class StoreError(Exception):
@@ -123,7 +134,7 @@ class SqliteStore:
             raise StoreError(_too_many(str(self._state_dir)))
         with _trouble(f"cannot write to the state directory {self._state_dir}"):
             self._database.execute(
-                "insert or replace into jobs values (?, ?, ?, ?, ?, ?, ?)", _row_of(record)
+                "insert or replace into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", _row_of(record)
             )
         self._known.add(record.job)
 
@@ -157,7 +168,7 @@ class SqliteStore:
                     if (self._state_dir / name).exists():
                         shutil.copyfile(self._state_dir / name, Path(folder) / name)
                 _read_to_the_end(Path(folder) / FILE_NAME)
-        except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+        except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"the state directory {self._state_dir} is damaged ({_flat(error)}): restore {FILE_NAME} "
                 "from a copy, or choose another --state-dir to start over"
@@ -187,7 +198,7 @@ def _refuse_foreign(state_dir: Path) -> None:
             "restore it from a copy, or choose another --state-dir"
         )
     version = int.from_bytes(header[60:64], "big")
-    if names and version not in _READABLE:
+    if names and version not in (*_UPGRADES, _VERSION):
         raise StoreError(
             f"{state_dir / FILE_NAME} has version {version}, this Lighthouse reads version {_VERSION}: "
             "use the release that wrote it, or choose another --state-dir"
@@ -209,8 +220,9 @@ def _open(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, timeout=1.0)
     database.execute("pragma journal_mode = wal")
     database.execute("pragma synchronous = full")
-    if database.execute("pragma user_version").fetchone() == (1,):
-        database.executescript(_UPGRADE)
+    (version,) = database.execute("pragma user_version").fetchone()
+    for older in range(version, _VERSION):
+        database.executescript(_UPGRADES[older])
     return database
 
 
@@ -232,7 +244,7 @@ def _read_to_the_end(path: Path) -> None:
 
 def _records(database: sqlite3.Connection) -> dict[str, JobRecord]:
     (version,) = database.execute("pragma user_version").fetchone()
-    more = "lineage, identity" if version == _VERSION else "'{}', '{}'"
+    more = _COLUMNS.get(version, "lineage, identity, floor, restore")
     rows = database.execute(f"select job, quorum_id, members, max_step, finished_step, {more} from jobs")
     return {row[0]: _record_of(*row) for row in rows}
 
@@ -246,6 +258,8 @@ def _row_of(record: JobRecord) -> tuple[str | int | None, ...]:
         record.finished_step,
         json.dumps({"holders": record.holders, "tombs": record.tombs}),
         json.dumps(asdict(record.identity)),
+        record.floor,
+        json.dumps(None if record.restore is None else asdict(record.restore)),
     )
 
 
@@ -257,8 +271,10 @@ def _record_of(
     finished_step: int | None,
     lineage: str,
     identity: str,
+    floor: int,
+    restore: str,
 ) -> JobRecord:
-    """Raises ValueError or TypeError if it makes no sense."""
+    """Raises ValueError, KeyError or TypeError if it makes no sense."""
     lives: dict[str, list[tuple[Any, str]]] = json.loads(lineage)
     return JobRecord(
         job=job,
@@ -269,7 +285,16 @@ def _record_of(
         holders=tuple((int(group), digest) for group, digest in lives.get("holders", ())),
         tombs=tuple((digest, Refusal(why)) for digest, why in lives.get("tombs", ())),
         identity=Identity(**json.loads(identity)),
+        floor=floor,
+        restore=_restore_of(json.loads(restore)),
     )
+
+
+def _restore_of(fields: dict[str, Any] | None) -> Restore | None:
+    if fields is None:
+        return None
+    told = tuple((int(group), str(digest)) for group, digest in fields["told"])
+    return Restore(save=SaveOffer(**fields["save"]), told=told)
 
 
 @contextmanager

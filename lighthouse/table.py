@@ -77,6 +77,12 @@ class Table:
         self.lineage.take(id)
         return slot, [self.note(Happening.APPEARED, slot)]
 
+    def on_stream(self, id: ReplicaId, stream: int) -> tuple[Slot | None, int]:
+        """Whose open stream this is, slot and rank; None and 0 if it is none of this incarnation's."""
+        slot = self.slots.get(id.key)
+        rank = None if slot is None else slot.rank_of(stream)
+        return (None, 0) if rank is None else (slot, rank)
+
     def hear(self, slot: Slot, now_s: float) -> Effects:
         """A sign of life. It ends a silence, but no death."""
         if slot.gone is not None and slot.gone is not Gone.SILENT:

@@ -1,12 +1,21 @@
-"""torchft's messages and our own nouns: from one to the other and back."""
+"""Messages and nouns: from one to the other and back."""
 
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lighthouse.model import Member, Quorum, parse_replica_id
-from protos import torchft_pb2
+from lighthouse.model import (
+    POOL,
+    ColdStart,
+    ColdStartAnswer,
+    Member,
+    Quorum,
+    ReplicaId,
+    SaveOffer,
+    parse_replica_id,
+)
+from protos import lighthouse_pb2, torchft_pb2
 
 M = TypeVar("M", bound=Message)
 
@@ -53,3 +62,38 @@ def encode_reply(quorum: Quorum, wall_s: float) -> bytes:
     for member in quorum.members:
         message.participants.add().MergeFromString(member.wire)
     return torchft_pb2.LighthouseQuorumResponse(quorum=message).SerializeToString()
+
+
+def proposal_of(message: lighthouse_pb2.ProposeSaveRequest) -> tuple[ReplicaId, bool, SaveOffer | None]:
+    """Who asks how to start, whether it has looked for saves, and what it has found.
+
+    Raises ValueError with one sentence if that makes no sense.
+    """
+    id = parse_replica_id(message.replica_id)
+    if id.job == POOL:
+        raise ValueError("malformed replica id: a save is proposed by a group of a job, JOB/GROUP:UUID")
+    if not message.HasField("save"):
+        return id, message.looked, None
+    if not message.looked:
+        raise ValueError("malformed request: a save is offered without having looked for one")
+    save = message.save
+    return id, True, SaveOffer(name=save.name, step=save.step, quorum_id=save.quorum_id)
+
+
+def cold_start_message(answer: ColdStartAnswer) -> lighthouse_pb2.ProposeSaveResponse:
+    """What a group is told that asks how to start."""
+    save = None
+    if answer.save is not None:
+        offer = answer.save
+        save = lighthouse_pb2.SaveOffer(name=offer.name, step=offer.step, quorum_id=offer.quorum_id)
+    verdict = lighthouse_pb2.ColdStart.Name(answer.verdict)
+    return lighthouse_pb2.ProposeSaveResponse(verdict=verdict, save=save, cause=answer.cause)
+
+
+def cold_start_of(message: lighthouse_pb2.ProposeSaveResponse) -> ColdStartAnswer:
+    """The same, read back. Raises ValueError if it makes no sense, or to a later version only."""
+    verdict, save = ColdStart(int(message.verdict)), None
+    if verdict is ColdStart.RESTORE:
+        found = message.save
+        save = SaveOffer(name=found.name, step=found.step, quorum_id=found.quorum_id)
+    return ColdStartAnswer(verdict=verdict, save=save, cause=message.cause)

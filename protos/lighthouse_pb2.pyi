@@ -30,6 +30,18 @@ class StartMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     START_MODE_FRESH: _ClassVar[StartMode]
     START_MODE_HEAL: _ClassVar[StartMode]
     START_MODE_FINISHED: _ClassVar[StartMode]
+    START_MODE_RESTORE: _ClassVar[StartMode]
+
+class ColdStart(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COLD_START_UNSPECIFIED: _ClassVar[ColdStart]
+    COLD_START_WAIT: _ClassVar[ColdStart]
+    COLD_START_LOOK: _ClassVar[ColdStart]
+    COLD_START_HEAL: _ClassVar[ColdStart]
+    COLD_START_RESTORE: _ClassVar[ColdStart]
+    COLD_START_FRESH: _ClassVar[ColdStart]
+    COLD_START_LOST: _ClassVar[ColdStart]
+    COLD_START_FINISHED: _ClassVar[ColdStart]
 PHASE_UNSPECIFIED: Phase
 PHASE_QUORUM: Phase
 PHASE_HEAL: Phase
@@ -46,20 +58,55 @@ START_MODE_UNSPECIFIED: StartMode
 START_MODE_FRESH: StartMode
 START_MODE_HEAL: StartMode
 START_MODE_FINISHED: StartMode
+START_MODE_RESTORE: StartMode
+COLD_START_UNSPECIFIED: ColdStart
+COLD_START_WAIT: ColdStart
+COLD_START_LOOK: ColdStart
+COLD_START_HEAL: ColdStart
+COLD_START_RESTORE: ColdStart
+COLD_START_FRESH: ColdStart
+COLD_START_LOST: ColdStart
+COLD_START_FINISHED: ColdStart
 
 class AttachRequest(_message.Message):
-    __slots__ = ("hello", "progress", "goodbye", "pulse", "abandoned")
+    __slots__ = ("hello", "progress", "goodbye", "pulse", "abandoned", "saved", "save_failed")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     PULSE_FIELD_NUMBER: _ClassVar[int]
     ABANDONED_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FAILED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     progress: Progress
     goodbye: Goodbye
     pulse: Pulse
     abandoned: Abandoned
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., abandoned: _Optional[_Union[Abandoned, _Mapping]] = ...) -> None: ...
+    saved: Saved
+    save_failed: SaveFailed
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., abandoned: _Optional[_Union[Abandoned, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., save_failed: _Optional[_Union[SaveFailed, _Mapping]] = ...) -> None: ...
+
+class Saved(_message.Message):
+    __slots__ = ("step", "quorum_id", "bytes", "seconds", "age_s")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    quorum_id: int
+    bytes: int
+    seconds: float
+    age_s: float
+    def __init__(self, step: _Optional[int] = ..., quorum_id: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class SaveFailed(_message.Message):
+    __slots__ = ("step", "cause")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    cause: str
+    def __init__(self, step: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class Pulse(_message.Message):
     __slots__ = ()
@@ -224,3 +271,33 @@ class ForgetResponse(_message.Message):
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     known: bool
     def __init__(self, known: bool = ...) -> None: ...
+
+class SaveOffer(_message.Message):
+    __slots__ = ("name", "step", "quorum_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    step: int
+    quorum_id: int
+    def __init__(self, name: _Optional[str] = ..., step: _Optional[int] = ..., quorum_id: _Optional[int] = ...) -> None: ...
+
+class ProposeSaveRequest(_message.Message):
+    __slots__ = ("replica_id", "looked", "save")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    looked: bool
+    save: SaveOffer
+    def __init__(self, replica_id: _Optional[str] = ..., looked: bool = ..., save: _Optional[_Union[SaveOffer, _Mapping]] = ...) -> None: ...
+
+class ProposeSaveResponse(_message.Message):
+    __slots__ = ("verdict", "save", "cause")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    verdict: ColdStart
+    save: SaveOffer
+    cause: str
+    def __init__(self, verdict: _Optional[_Union[ColdStart, str]] = ..., save: _Optional[_Union[SaveOffer, _Mapping]] = ..., cause: _Optional[str] = ...) -> None: ...

@@ -69,6 +69,11 @@ class LighthouseServiceStub(object):
                 request_serializer=protos_dot_lighthouse__pb2.DrainRequest.SerializeToString,
                 response_deserializer=protos_dot_lighthouse__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.ProposeSave = channel.unary_unary(
+                '/headway.lighthouse.v1.LighthouseService/ProposeSave',
+                request_serializer=protos_dot_lighthouse__pb2.ProposeSaveRequest.SerializeToString,
+                response_deserializer=protos_dot_lighthouse__pb2.ProposeSaveResponse.FromString,
+                _registered_method=True)
         self.Forget = channel.unary_unary(
                 '/headway.lighthouse.v1.LighthouseService/Forget',
                 request_serializer=protos_dot_lighthouse__pb2.ForgetRequest.SerializeToString,
@@ -132,8 +137,18 @@ class LighthouseServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProposeSave(self, request, context):
+        """What a group is told when nobody is left from whom it could heal: asked by its rank 0 after
+        START_MODE_RESTORE, and after START_MODE_FRESH where saves are made, until the verdict is
+        neither WAIT nor LOOK. UNAVAILABLE: nothing was decided, ask again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Forget(self, request, context):
-        """Drops everything on record of a job, so that its next group starts afresh.
+        """Drops what is on record of a job, so that its next group starts afresh. Saves that were made
+        before it are not restored any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,6 +191,11 @@ def add_LighthouseServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=protos_dot_lighthouse__pb2.DrainRequest.FromString,
                     response_serializer=protos_dot_lighthouse__pb2.DrainResponse.SerializeToString,
+            ),
+            'ProposeSave': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProposeSave,
+                    request_deserializer=protos_dot_lighthouse__pb2.ProposeSaveRequest.FromString,
+                    response_serializer=protos_dot_lighthouse__pb2.ProposeSaveResponse.SerializeToString,
             ),
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
@@ -372,6 +392,33 @@ class LighthouseService(object):
             '/headway.lighthouse.v1.LighthouseService/Drain',
             protos_dot_lighthouse__pb2.DrainRequest.SerializeToString,
             protos_dot_lighthouse__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProposeSave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headway.lighthouse.v1.LighthouseService/ProposeSave',
+            protos_dot_lighthouse__pb2.ProposeSaveRequest.SerializeToString,
+            protos_dot_lighthouse__pb2.ProposeSaveResponse.FromString,
             options,
             channel_credentials,
             insecure,

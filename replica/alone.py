@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from lighthouse.client import Phase
+from lighthouse.client import ColdStart, ColdStartAnswer, Phase, SaveOffer
+from replica.backstop.names import SaveName
 from replica.bridge.manager import Start
 from replica.mesh import Ranks
 from replica.rounds import Peer
@@ -31,12 +32,12 @@ class AloneBridge:
     """
 
     replica_id = ""
-    quorum_id = 0
 
     def __init__(self, *, group: int, ranks: Ranks, step: Callable[[], int]) -> None:
         self._group = group
         self._ranks = ranks
         self._step = step
+        self.quorum_id = 0
         self.process_group = NoPeers()
 
     def begin(self) -> Start:
@@ -61,19 +62,37 @@ class AloneStream:
     tells_deaths = False
     must_heal = False
 
+    def __init__(self, *, saves: bool = False) -> None:
+        """`saves`: whether there may be saves of this job."""
+        self._saves = saves
+
     def wait_until_reachable(self) -> None:
         """Nobody has to be reached."""
 
     def attach(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> StartCheck:
-        """There is no record of an earlier life."""
-        return StartCheck.GO_ON
+        """There is no record of an earlier life but its saves."""
+        return StartCheck.COLD if self._saves else StartCheck.GO_ON
+
+    def propose(self, *, looked: bool, offer: SaveName | None) -> ColdStartAnswer:
+        """Nobody else can have the state: begin with the newest save, or afresh where there is none."""
+        if not looked:
+            return ColdStartAnswer(verdict=ColdStart.LOOK)
+        if offer is None:
+            return ColdStartAnswer(verdict=ColdStart.FRESH)
+        save = SaveOffer(name=offer.text, step=offer.step, quorum_id=offer.quorum_id)
+        return ColdStartAnswer(verdict=ColdStart.RESTORE, save=save)
+
+    def will_heal(self) -> None:
+        """There is nobody to heal from."""
+
+    def saved(self, step: int, quorum_id: int, size: int, seconds: float) -> None:
+        """Nobody is told."""
+
+    def save_failed(self, step: int, reason: str) -> None:
+        """Nobody is told."""
 
     def watch(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> None:
         """Nothing will be heard."""
-
-    def first_quorum(self, healed: bool) -> StartCheck:
-        """Always go on."""
-        return StartCheck.GO_ON
 
     def progress(self, step: int, phase: Phase, rounds: int | None = None) -> None:
         """Nobody is told."""

@@ -11,9 +11,9 @@ from lighthouse.client import Phase
 from replica.averaging import Reduced, ReduceFailed, mean_loss
 from replica.bridge.manager import Start
 from replica.errors import UserError
+from replica.goodput import Doing, fate_of
 from replica.ledger import EventKind, Outcome, Reason
 from replica.position import sample_indices
-from replica.recorder import Stopwatch
 from replica.rng import seeded
 from replica.rounds import Plan, micro_batch_of
 from replica.step import outcome, verdict
@@ -62,11 +62,11 @@ class Attempt:
     training thread.
     """
 
-    def __init__(self, group: "ReplicaGroup", start: Start, plan: Plan, watch: Stopwatch) -> None:
+    def __init__(self, group: "ReplicaGroup", start: Start, plan: Plan) -> None:
         self._group = group
         self._start = start
         self._plan = plan
-        self._watch = watch
+        self._watch = group.stopwatch
         self._loss: float | None = None
         self._input_hash: int | None = None
         self._over: str | None = None
@@ -90,7 +90,7 @@ class Attempt:
                 return
             index = micro_batch_of(round_index, group.rank, group.world_size)
             self._loss, self._input_hash = None, None
-            with self._watch.time("compute"):
+            with self._watch.time(Doing.COMPUTE):
                 with seeded(group.config.seed, self.step, index):
                     yield MicroBatch(
                         seed=group.config.seed,
@@ -156,7 +156,7 @@ class Attempt:
         reason = self._verdict(result)
         if reason is Reason.NON_FINITE and isinstance(result, Reduced):
             self._name_non_finite(result)
-        with self._watch.time("vote"):
+        with self._watch.time(Doing.VOTE):
             committed = group.bridge.vote(reason is Reason.NONE)
         if not committed or isinstance(result, ReduceFailed):
             self._give_up(reason if reason is not Reason.NONE else Reason.VOTED_DOWN)
@@ -169,7 +169,7 @@ class Attempt:
         if self._over is not None:
             return ReduceFailed(error=self._over)
         group.stream.progress(self.step, Phase.REDUCE)
-        with self._watch.time("reduce"):
+        with self._watch.time(Doing.REDUCE):
             return group.sum.reduce(group.bridge.process_group)
 
     def _verdict(self, result: Reduced | ReduceFailed) -> Reason:
@@ -217,12 +217,13 @@ class Attempt:
             healed_from=self._start.healed_from,
             seconds=self._watch.seconds(),
         )
+        self._settle(outcome(reason))
         group.attempt_ended(reason)
 
     def _apply(self, result: Reduced) -> None:
         group = self._group
         group.stream.progress(self.step, Phase.COMMIT)
-        with self._watch.time("commit"):
+        with self._watch.time(Doing.COMMIT):
             rate = group.updater.apply(self.step)
             loss = group.ranks.mean(mean_loss(result.losses))
             digest = group.digest_after(self.step)
@@ -239,7 +240,17 @@ class Attempt:
             healed_from=self._start.healed_from,
             seconds=self._watch.seconds(),
         )
+        self._settle(Outcome.COMMITTED)
         group.attempt_ended(Reason.NONE)
+        if group.saves is not None:
+            with self._watch.time(Doing.SAVE):
+                group.saves.after_commit(self.quorum_id, self._plan.owners, digest)
+
+    def _settle(self, how: Outcome) -> None:
+        """Count the time of this attempt as what came of it."""
+        dealt = self._group.config.group in self._plan.owners
+        healed = self._start.healed_from is not None
+        self._watch.end_attempt(fate_of(how, healed=healed, dealt=dealt))
 
     @property
     def _participants(self) -> tuple[int, ...]:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from replica.errors import UserError
 
+DEFAULT_SAVE_EVERY_STEPS = 50
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -59,6 +61,39 @@ class Timeouts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BackstopConfig:
+    """Where saves go and when they are made. They are read only when no group of the job is left.
+
+    url: a local folder, or anything that fsspec opens (s3://, gs://, ...); the saves of job NAME lie
+    in url/NAME, and every group must be able to reach them. every_steps, every_minutes: a save is
+    due after so many steps, and after so much time, whichever comes first; 0 switches either off.
+    The last step is always saved. keep: complete saves that are kept, the newest. timeout_s: how
+    long the writing of one save may take. grace_s: how long a group that is asked to leave, and is
+    the last one, may take for one more save.
+    """
+
+    url: str
+    every_steps: int = 0
+    every_minutes: float = 0.0
+    keep: int = 3
+    timeout_s: float = 600.0
+    grace_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not self.url:
+            raise UserError("backstop url is empty: give a folder or an fsspec URL, or no backstop at all")
+        for name in ("every_steps", "every_minutes", "grace_s"):
+            if not 0 <= getattr(self, name) < 1e9:
+                raise UserError(f"backstop {name} is {getattr(self, name)}: it must be at least 0")
+        if not self.every_steps and not self.every_minutes:
+            raise UserError("backstop has no interval: set every_steps or every_minutes")
+        if self.keep < 1:
+            raise UserError(f"backstop keep is {self.keep}: at least 1 complete save must stay")
+        if not 0 < self.timeout_s < 1e6:
+            raise UserError(f"backstop timeout_s is {self.timeout_s}: give a number of seconds above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupConfig:
     """What a replica group must know before it can join its job.
 
@@ -66,9 +101,11 @@ class GroupConfig:
     lighthouse: HOST:PORT. steps: optimizer updates to commit. micro_batches: M, the fixed number
     that makes one step. seed: of data order and of every micro-batch's randomness. out: folder for
     ledger and events, or None for neither. advertise_addr: the address under which peers reach
-    this group, None for the interface that reaches the Lighthouse. digest_every: steps between
-    digests of the state, 0 for never. mode: how gradients are added up. fingerprint: identifies the
-    configuration to the Lighthouse.
+    this group, None for the interface that reaches the Lighthouse. token_file: holds the secret that
+    groups prove to each other before one gives the other its state, None for none. digest_every: steps
+    between digests of the state, 0 for never. mode: how gradients are added up. fingerprint: identifies the
+    configuration to the Lighthouse. backstop: the saves for the day when every group dies, None for
+    none. configuration: plain JSON values that are kept in each save, for whoever reads it.
     """
 
     job: str
@@ -79,10 +116,13 @@ class GroupConfig:
     seed: int = 0
     out: Path | None = None
     advertise_addr: str | None = None
+    token_file: Path | None = None
     digest_every: int = 0
     mode: Mode = Mode.EXACT
     max_nonfinite_steps: int = 5
     fingerprint: str = ""
+    backstop: BackstopConfig | None = None
+    configuration: Mapping[str, Any] = field(default_factory=dict)
     timeouts: Timeouts = field(default_factory=Timeouts)
 
     def __post_init__(self) -> None:
@@ -112,8 +152,8 @@ def number(name: str, text: str) -> int:
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, object]:
     """The GroupConfig fields that environment variables set.
 
-    Reads REPLICA_GROUP_ID, TORCHFT_LIGHTHOUSE and HEADWAY_ followed by JOB, OUT,
-    STEPS, SEED, DIGEST_EVERY, MODE or ADVERTISE_ADDR.
+    Reads REPLICA_GROUP_ID, TORCHFT_LIGHTHOUSE and HEADWAY_ followed by JOB, OUT, STEPS, SEED,
+    DIGEST_EVERY, BACKSTOP (a URL), BACKSTOP_EVERY_STEPS (50), MODE, ADVERTISE_ADDR or TOKEN_FILE.
     Raises UserError for a malformed number or an unknown mode.
     """
     found: dict[str, object] = {}
@@ -128,8 +168,9 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> di
         if mode not in list(Mode):
             raise UserError(f"HEADWAY_MODE is {mode!r}: use {' or '.join(Mode)}")
         found["mode"] = Mode(mode)
-    if environment.get("HEADWAY_OUT"):
-        found["out"] = Path(environment["HEADWAY_OUT"])
+    for variable, name in (("HEADWAY_OUT", "out"), ("HEADWAY_TOKEN_FILE", "token_file")):
+        if environment.get(variable):
+            found[name] = Path(environment[variable])
     for variable, name in (
         ("REPLICA_GROUP_ID", "group"),
         ("HEADWAY_STEPS", "steps"),
@@ -138,4 +179,7 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> di
     ):
         if environment.get(variable):
             found[name] = number(variable, environment[variable])
+    if url := environment.get("HEADWAY_BACKSTOP"):
+        every = environment.get("HEADWAY_BACKSTOP_EVERY_STEPS") or str(DEFAULT_SAVE_EVERY_STEPS)
+        found["backstop"] = BackstopConfig(url=url, every_steps=number("HEADWAY_BACKSTOP_EVERY_STEPS", every))
     return found

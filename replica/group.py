@@ -20,17 +20,23 @@ from replica.attempt import Attempt
 from replica.averaging import gradient_sum
 from replica.bridge.manager import ManagerBridge
 from replica.buffers import BufferGuard
+from replica.cold_start import begin_cold
 from replica.config import GroupConfig, Mode, settings_from_environment
 from replica.errors import RestartError, UserError
 from replica.failures import Failures
+from replica.goodput import Doing
+from replica.job_token import others_may_read, read_token
 from replica.ledger import EventKind, Reason, new_incarnation
 from replica.mesh import Ranks
 from replica.notices import Notices, drain_on_sigterm
 from replica.numerics import numeric_platform
 from replica.opening import Opening, Turn
+from replica.proc import age_s
 from replica.recorder import Recorder
 from replica.rounds import rounds_per_step
+from replica.saves import Saves
 from replica.state import TrainingState
+from replica.stopwatch import Stopwatch
 from replica.streams import LighthouseStream, StartCheck, act_on
 from replica.transfer import Served
 from replica.transfer.memory import specs_of
@@ -58,25 +64,31 @@ class ReplicaGroup:
         as it likes.
         """
         die_with_parent()
+        self.stopwatch = Stopwatch(age_s=age_s())
         if threads is not None:
             torch.set_num_threads(threads)
         self.config = config
+        self._token = b"" if config.token_file is None else read_token(config.token_file)
         self.ranks = Ranks(device_type=device, timeout_s=config.timeouts.vote_s)
         self.rounds = rounds_per_step(config.micro_batches, self.world_size)
         self._alone = config.lighthouse == NO_LIGHTHOUSE
         incarnation = f"{self.ranks.share([int(new_incarnation(), 16)])[0][0]:08x}"
         self.record = Recorder(out=config.out, group=config.group, rank=self.rank, incarnation=incarnation)
         self.notices = Notices()
-        self.stream: LighthouseStream | AloneStream = AloneStream()
+        self.stream: LighthouseStream | AloneStream = AloneStream(saves=config.backstop is not None)
         self._advertise_addr = config.advertise_addr or "127.0.0.1"
         if not self._alone:
             self.stream = LighthouseStream(config, self.rank, self.notices)
             self._advertise_addr = config.advertise_addr or reachable_address(config.lighthouse)
+        if config.token_file is not None and self.rank == 0 and others_may_read(config.token_file):
+            self.warn(f"every user of this host can read {config.token_file}: chmod 600 it")
         self.told_of_deaths = self._must_heal = False
         self._step = 0
+        self.last_digest = ""
         self.failures = Failures(max_non_finite=config.max_nonfinite_steps)
         self._model: nn.Module | None = None
         self._data: tuple[int, int] | None = None
+        self.saves: Saves | None = None
 
     @classmethod
     def from_env(cls, *, device: str = "cpu", threads: int | None = 1, **settings: Any) -> Self:
@@ -97,8 +109,9 @@ class ReplicaGroup:
                 merged["lighthouse"] = parse_address(str(merged["lighthouse"]))
         except ValueError as error:
             raise UserError(str(error)) from None
-        if merged.get("out") is not None:
-            merged["out"] = Path(merged["out"])
+        for name in ("out", "token_file"):
+            if merged.get(name) is not None:
+                merged[name] = Path(merged[name])
         return cls(GroupConfig(**merged), device=device, threads=threads)
 
     @property
@@ -120,6 +133,13 @@ class ReplicaGroup:
     def step(self) -> int:
         """Number of optimizer steps that the state of this group holds."""
         return self._step
+
+    def seconds_by_cause(self) -> dict[str, float]:
+        """Seconds of this process' life by what they went into: the names are those of `Cause`.
+
+        None ever falls. Rounds, sum and update count once their attempt has ended. Any thread.
+        """
+        return self.stopwatch.seconds_by_cause()
 
     def shard(self, model: nn.Module, blocks: Iterable[nn.Module] = ()) -> nn.Module:
         """Shard a model over the ranks of the group with FSDP2: each of `blocks`, then the rest.
@@ -177,24 +197,43 @@ class ReplicaGroup:
                         raise UserError("attempt.commit() must be called at the end of each attempt")
         self._leave()
 
+    def _trajectory(self) -> str:
+        """What the state after each step follows from, but for the number of ranks in a group."""
+        config = self.config
+        return f"{self.state.layout()} {config.micro_batches} {config.seed} {config.mode}"
+
     def _signature(self) -> int:
         """A 63-bit hash of what all groups must have in common to add up their gradients."""
-        config = self.config
-        text = f"{self.state.layout()} {config.micro_batches} {self.world_size} {config.seed} {config.mode}"
-        return xxhash.xxh64_intdigest(text.encode()) >> 1
+        return xxhash.xxh64_intdigest(f"{self._trajectory()} {self.world_size}".encode()) >> 1
 
     def _leave(self) -> None:
-        """Say goodbye: the last step is done, this group is drained, or the job ended without it."""
+        """Say goodbye: the last step is done, this group is drained, or the job ended without it.
+
+        The group that is to save the state it leaves behind ends when that is durable. Raises
+        UserError where it could not be made so.
+        """
         done = self._step >= self.config.steps
         if not done:
             why = "asked to leave" if self.notices.draining else "the job is finished"
             LOG.info("group %s leaves at step %s: %s", self.config.group, self._step, why)
+        saves = None if done else self.saves
+        if saves is not None and saves.is_alone:
+            with self.stopwatch.time(Doing.SAVE):
+                saves.before_leaving()
         # No rank may end, and break its stream, before rank 0 has said goodbye for all.
         self.ranks.first_then_all(lambda: self.stream.goodbye(finished=done, step=self._step), timeout_s=60.0)
-        self.record.group_event(EventKind.FINISHED, step=self._step)
+        if saves is not None and not saves.is_alone:  # the others do not wait for it
+            with self.stopwatch.time(Doing.SAVE):
+                saves.before_leaving()
+        waited_s = round(self.stopwatch.seconds().save, 3)
+        self.record.group_event(EventKind.FINISHED, step=self._step, save_s=waited_s)
+        if self.saves is not None and self.saves.failure is not None:
+            raise UserError(self.saves.failure)
 
     def _join(self) -> bool:
         """Connect to the Lighthouse and start the Manager; False when the job is finished."""
+        if self.config.backstop is not None:
+            self.saves = Saves(self, self.config.backstop)
         if self._alone:
             self.bridge = AloneBridge(group=self.config.group, ranks=self.ranks, step=lambda: self._step)
         else:
@@ -205,9 +244,14 @@ class ReplicaGroup:
             rounds=self.rounds,
             ranks=self.world_size,
             pid=os.getpid(),
+            age_s=round(age_s(), 3),
             advertise_addr=self._advertise_addr,
         )
-        return not self._attach()
+        self.stopwatch.enter(Doing.QUORUM)
+        check = self._attach()
+        if check is StartCheck.COLD:
+            check = begin_cold(self)
+        return not act_on(check, self.config.job)
 
     def _connect(self) -> ManagerBridge:
         LOG.info("timeouts: %s", self.config.timeouts.describe())
@@ -224,33 +268,53 @@ class ReplicaGroup:
             own=self.state.tensors,
             fresh=lambda: self._must_heal and self._step == 0,
             on_served=self._on_served,
-            on_fetch=lambda: self.stream.progress(self._step, Phase.HEAL),
+            token=self._token,
+            on_fetch=self._on_fetch,
+            configuring=lambda: self.stopwatch.time(Doing.CONFIGURE),
             interrupts=self.notices,
         )
 
-    def _attach(self) -> bool:
-        """Open the streams of all ranks, rank 0's first; whether the job is finished already."""
-        platform = numeric_platform(self.mesh.device_type) if self.config.mode is Mode.EXACT else ""
-        identity = (self.bridge.replica_id, self.world_size, self._fingerprint(), platform)
+    def _attach(self) -> StartCheck:
+        """Open the streams of all ranks, rank 0's first, and learn how to begin."""
+        platform = self.platform() if self.config.mode is Mode.EXACT else ""
+        identity = (self.bridge.replica_id, self.world_size, self.fingerprint(), platform)
         check = self.stream.attach(*identity) if self.rank == 0 else StartCheck.GO_ON
         answers = self.ranks.share([check, self.stream.tells_deaths, self.stream.must_heal])
         self.told_of_deaths, self._must_heal = bool(answers[0][1]), bool(answers[0][2])
-        if act_on(StartCheck(answers[0][0]), self.config.job):
-            return True
-        if self.told_of_deaths and self.rank != 0:
-            self.stream.watch(*identity)
-        drain_on_sigterm(self.notices)
-        return False
+        check = StartCheck(answers[0][0])
+        if check in (StartCheck.GO_ON, StartCheck.COLD):
+            if self.told_of_deaths and self.rank != 0:
+                self.stream.watch(*identity)
+            drain_on_sigterm(self.notices)
+        return check
 
-    def _fingerprint(self) -> str:
-        """What must be equal in all groups of the job, for the Lighthouse to compare."""
-        return xxhash.xxh3_128_hexdigest(f"{self._signature()} {self.config.fingerprint}".encode())
+    def fingerprint(self) -> str:
+        """What must be equal in all groups of the job, and in its saves, but for the number of ranks."""
+        return xxhash.xxh3_128_hexdigest(f"{self._trajectory()} {self.config.fingerprint}".encode())
+
+    def platform(self) -> str:
+        """What decides over the last bits of this rank's arithmetic."""
+        return numeric_platform(self.mesh.device_type)
+
+    def will_heal(self) -> None:
+        """What this group starts with is worth nothing: others have the state, or will load it."""
+        self._must_heal = True
+        if self.rank == 0:
+            self.stream.will_heal()
+
+    def begin_at(self, step: int, quorum_id: int) -> None:
+        """The state of this group is that of `step` now, loaded from a save of this quorum."""
+        self._step = step
+        self.bridge.set_step(step)
+        if isinstance(self.bridge, AloneBridge):  # nobody else counts the lives of such a job
+            self.bridge.quorum_id = quorum_id + 1
 
     def adopt(self, state: Mapping[str, torch.Tensor], step: int) -> None:
         """Make a fetched state, and its step number, this group's own; rounds of older steps go."""
         self.state.adopt(state)
         self.sum.reset()
         self._step = step
+        self.last_digest = self.state.digest(self.world_size) if self.config.digest_every else ""
 
     def note_data(self, samples_per_micro_batch: int, dataset_size: int) -> None:
         """Write down, once, what a step reads of the data. Raises UserError where that changes."""
@@ -289,7 +353,12 @@ class ReplicaGroup:
         """Digest of the state that `step` led to, where one is due; empty otherwise and off rank 0."""
         every = self.config.digest_every
         due = every and ((step + 1) % every == 0 or step + 1 == self.config.steps)
-        return self.state.digest(self.world_size) if due else ""
+        self.last_digest = self.state.digest(self.world_size) if due else ""
+        return self.last_digest
+
+    def _on_fetch(self) -> None:
+        self.stopwatch.enter(Doing.HEAL)  # until the quorum that brought it has begun
+        self.stream.progress(self._step, Phase.HEAL)
 
     def _on_served(self, served: Served) -> None:
         if served.bytes:

@@ -63,6 +63,8 @@ class EventKind(StrEnum):
     NON_FINITE = "non_finite"
     REFUSED = "refused"
     SAVE = "save"
+    SAVE_FAILED = "save_failed"
+    SAVE_LATE = "save_late"
     BACKSTOP_READ = "backstop_read"
     FINISHED = "finished"
     # Written by who runs the groups.
@@ -90,7 +92,8 @@ class KillTarget(StrEnum):
 # round_done: once per round and group; input_xxh64 over the inputs of all its ranks, or null where
 # they are not known. heal, heal_sent: by every rank for itself. healed_from, dead: the number of a
 # group or a list of them. group_started may tell `mode`, `rounds` and `rounds_per_pass` (rounds in
-# one pass over the data), job_started `max_restarts` (restarts inside one launch).
+# one pass over the data) and `age_s` (seconds since its process started), finished `save_s` (seconds
+# that the group waited for its last save), job_started `max_restarts` (restarts inside one launch).
 EVENT_FIELDS: Mapping[EventKind, frozenset[str]] = {
     EventKind.GROUP_STARTED: frozenset({"group", "incarnation"}),
     EventKind.QUORUM: frozenset({"group", "incarnation", "step", "quorum_id", "participants"}),
@@ -104,8 +107,12 @@ EVENT_FIELDS: Mapping[EventKind, frozenset[str]] = {
     EventKind.EVALUATION: frozenset({"group", "incarnation", "step", "loss"}),
     EventKind.NON_FINITE: frozenset({"group", "incarnation", "rank", "step", "owner", "micro_batch"}),
     EventKind.REFUSED: frozenset({"group", "reason"}),
-    EventKind.SAVE: frozenset({"group", "incarnation", "step"}),
-    EventKind.BACKSTOP_READ: frozenset({"group", "incarnation", "step"}),
+    EventKind.SAVE: frozenset({"group", "incarnation", "step", "save", "bytes", "seconds", "blocked_s"}),
+    EventKind.SAVE_FAILED: frozenset({"group", "incarnation", "step", "reason"}),
+    EventKind.SAVE_LATE: frozenset({"group", "incarnation", "step", "seconds"}),
+    EventKind.BACKSTOP_READ: frozenset(
+        {"group", "incarnation", "step", "save", "bytes", "seconds", "digest"}
+    ),
     EventKind.FINISHED: frozenset({"group", "incarnation", "step"}),
     EventKind.JOB_STARTED: frozenset({"groups", "ranks", "rounds", "mode", "seed", "steps"}),
     EventKind.GROUP_LAUNCHED: frozenset({"group"}),
@@ -121,15 +128,22 @@ EVENT_FIELDS: Mapping[EventKind, frozenset[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseSeconds:
-    """Seconds that an attempt spent in each phase; `total` covers the whole attempt."""
+    """Seconds that an attempt spent in each phase; `total` covers the whole attempt.
+
+    `save` and `script` lie between the attempt before and this one and are not in the total: training
+    stood still for a save, or the training script did something of its own.
+    """
 
     quorum: float = 0.0
+    configure: float = 0.0
     heal: float = 0.0
     compute: float = 0.0
     reduce: float = 0.0
     vote: float = 0.0
     commit: float = 0.0
     total: float = 0.0
+    save: float = 0.0
+    script: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,4 +391,11 @@ def _pairs(value: Any, name: str) -> tuple[tuple[int, int], ...]:
 def _phase_seconds(raw: Any) -> PhaseSeconds:
     if not isinstance(raw, Mapping):
         raise ValueError("seconds is not an object")
-    return PhaseSeconds(**{field.name: _number(raw, field.name) for field in fields(PhaseSeconds)})
+    since_then = ("configure", "save", "script")  # older ledgers lack them
+    return PhaseSeconds(
+        **{
+            field.name: _number(raw, field.name)
+            for field in fields(PhaseSeconds)
+            if field.name in raw or field.name not in since_then
+        }
+    )

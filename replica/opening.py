@@ -11,12 +11,11 @@ from lighthouse.client import Phase
 from replica.attempt import Attempt
 from replica.averaging import ReduceFailed
 from replica.bridge.manager import Start
-from replica.errors import RestartError
+from replica.errors import RestartError, UserError
+from replica.goodput import Doing, Fate
 from replica.ledger import EventKind, Outcome, Reason
-from replica.recorder import Stopwatch
 from replica.rounds import Peer, Plan, deal
 from replica.step import Ballot, agree
-from replica.streams import StartCheck, act_on
 
 if TYPE_CHECKING:
     from replica.group import ReplicaGroup
@@ -39,46 +38,42 @@ class Opening:
 
     def __init__(self, group: "ReplicaGroup") -> None:
         self._group = group
-        self._first = True
         self._members: tuple[int, ...] = ()
 
     def next_turn(self) -> Attempt | Turn:
         """One quorum: an attempt to walk, or what to do instead. Blocks until there is one."""
         group = self._group
+        group.stopwatch.begin_attempt()
         if self._must_leave():
             return Turn.LEAVE
         time.sleep(group.failures.pause_s)
-        watch = Stopwatch.start()
         group.stream.progress(group.step, Phase.QUORUM)
-        with watch.time("quorum"), group.notices.asking():
+        with group.stopwatch.time(Doing.QUORUM), group.notices.asking():
             start = group.bridge.begin()
-        if (received := start.heal.received) is not None:
-            watch.heal, watch.quorum = received.seconds, watch.quorum - received.seconds
         self._note_quorum(start)
         self._note_incidents(start)
+        self._end_where_lost(start)
         step = max((peer.step for peer in start.peers), default=group.step) if start.changed else group.step
         plan = self._plan(start, step)
         problem = start.error or self._misfit(start, step)
         if not self._agree(start, plan, step, problem):
-            self._sit_out(start, plan, watch, problem)
+            self._sit_out(start, plan, problem)
             return Turn.AGAIN
-        return self._enter(start, plan, watch)
+        return self._enter(start, plan)
 
-    def _enter(self, start: Start, plan: Plan, watch: Stopwatch) -> Attempt | Turn:
+    def _enter(self, start: Start, plan: Plan) -> Attempt | Turn:
         group = self._group
         if start.stash is not None:
-            self._adopt(start, plan.step)
+            with group.stopwatch.time(Doing.HEAL):
+                self._adopt(start, plan.step)
         if plan.held_by(group.config.group) != group.sum.held:
             group.sum.reset()
         if group.step >= group.config.steps:
-            self._wait_for_the_last()
-            return Turn.LEAVE
-        if self._first and self._finished_without_us(start):
-            return Turn.LEAVE
-        self._first = False
+            return self._close(start)
         rounds = len(plan.rounds_of(group.config.group))
         group.stream.progress(group.step, Phase.COMPUTE, rounds=rounds)
-        return Attempt(group, start, plan, watch)
+        group.stopwatch.enter(Doing.COMPUTE)
+        return Attempt(group, start, plan)
 
     def _must_leave(self) -> bool:
         """Whether any rank of the group was asked to leave; all of them do so at the same boundary."""
@@ -86,13 +81,6 @@ class Opening:
         group.notices.raise_if_ended()
         rows = group.ranks.share([int(group.notices.draining)])
         return any(row[0] for row in rows)
-
-    def _finished_without_us(self, start: Start) -> bool:
-        """Whether the job ended while this group was starting; raises where its state is gone."""
-        group = self._group
-        check = group.stream.first_quorum(healed=start.healed_from is not None)
-        decided = max(row[0] for row in group.ranks.share([check]))
-        return act_on(StartCheck(decided), group.config.job)
 
     def _plan(self, start: Start, step: int) -> Plan:
         """Deal the rounds. Where the quorum has not changed, all its members have committed the last step."""
@@ -130,11 +118,10 @@ class Opening:
         assert start.stash is not None
         assert received is not None
         group.adopt(start.stash, step)
-        digest = group.state.digest(group.world_size) if group.config.digest_every else ""
         rate = received.bytes / received.seconds / 1e6 if received.seconds > 0 else 0.0
         group.record.event(
             EventKind.HEAL,
-            digest=digest or None,
+            digest=group.last_digest or None,
             healed_from=start.healed_from,
             step=step,
             quorum_id=start.quorum_id,
@@ -161,7 +148,21 @@ class Opening:
                 reason=incident.detail,
             )
 
-    def _sit_out(self, start: Start, plan: Plan, watch: Stopwatch, problem: str | None) -> None:
+    def _end_where_lost(self, start: Start) -> None:
+        """Raises RestartError or UserError where the heal left this incarnation nothing to go on with."""
+        heal, group = start.heal, self._group
+        refused = heal.refused and heal.in_place
+        if heal.torn or refused:
+            group.record.event(EventKind.HEAL_FAILED, reason=start.error or "the state did not come")
+        if heal.torn:
+            raise RestartError("a heal broke off, and left this group with neither the old state nor the new")
+        if refused:
+            raise UserError(
+                "the groups that have the state of this job hold another token than this one: "
+                "give all groups the same --token-file"
+            )
+
+    def _sit_out(self, start: Start, plan: Plan, problem: str | None) -> None:
         """Walk an attempt that this group cannot take part in, so that it does not hold up others.
 
         A joiner whose heal failed adds zeros: the others' sum lacks nothing. A group that rounds
@@ -177,9 +178,10 @@ class Opening:
             raise RestartError("a heal came about on some ranks of this group only")
         if reason is not Reason.HEAL_FAILED:
             group.stream.abandon(start.quorum_id, cause)
-        if start.configured and (joining or not group.told_of_deaths):
-            group.sum.reduce(group.bridge.process_group, contribute=False)
-        group.bridge.vote(False)
+        with group.stopwatch.time(Doing.REDUCE):
+            if start.configured and (joining or not group.told_of_deaths):
+                group.sum.reduce(group.bridge.process_group, contribute=False)
+            group.bridge.vote(False)
         if reason is Reason.HEAL_FAILED:
             group.record.event(EventKind.HEAL_FAILED, reason=cause)
         group.record.attempt(
@@ -189,17 +191,29 @@ class Opening:
             reason=reason,
             participants=tuple(sorted(peer.group for peer in start.peers)),
             rounds=group.held_rounds(),
-            seconds=watch.seconds(),
+            seconds=group.stopwatch.seconds(),
         )
+        group.stopwatch.end_attempt(Fate.KEPT)
         group.attempt_ended(reason)
 
-    def _wait_for_the_last(self) -> None:
-        """At the end, wait for the members of the last quorum: one that is behind heals from us."""
-        # As in a step: gloo ends the processes of all when members bring buffers of different lengths.
+    def _close(self, start: Start) -> Turn:
+        """At the end: make the last state durable, and let one that is behind heal, before any leaves.
+
+        When the one that writes has died over it, another does so in the next quorum.
+        """
         group = self._group
+        if group.saves is not None:
+            newest = [peer.group for peer in start.peers if not start.changed or peer.step == group.step]
+            with group.stopwatch.time(Doing.SAVE):
+                group.saves.at_the_end(start.quorum_id, newest or [group.config.group])
+        # As in a step: gloo ends the processes of all when members bring buffers of different lengths.
         result = group.sum.reduce(group.bridge.process_group, contribute=False)
         if isinstance(result, ReduceFailed):
             group.warn(f"a group left before all had the last step ({result.error})")
+        failed = any(row[0] for row in group.ranks.share([isinstance(result, ReduceFailed)]))
+        if failed and group.saves is not None and not group.saves.are_complete():
+            return Turn.AGAIN
+        return Turn.LEAVE
 
     def _note_quorum(self, start: Start) -> None:
         if not start.changed:

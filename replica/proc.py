@@ -1,6 +1,7 @@
 """The processes of this machine, as Linux' /proc shows them; the standard library only."""
 
 import os
+import time
 from dataclasses import dataclass
 
 
@@ -32,3 +33,14 @@ def processes() -> dict[int, Process]:
         return {}
     found = ((int(name), process(int(name))) for name in names if name.isdigit())
     return {pid: each for pid, each in found if each is not None}
+
+
+def age_s() -> float:
+    """Seconds since this process was started; 0 where there is no /proc. Right to a hundredth."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return 0.0
+    started_ticks = int(text[text.rfind(b")") + 2 :].split()[19])
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK"))

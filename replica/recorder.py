@@ -1,14 +1,12 @@
 """Writes down what a group did: its ledger by rank 0, events by every rank; nothing without a folder."""
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from replica.errors import UserError
-from replica.ledger import EventKind, EventLog, Ledger, LedgerLine, PhaseSeconds
+from replica.ledger import EventKind, EventLog, Ledger, LedgerLine
 
 
 class Recorder:
@@ -58,37 +56,3 @@ class Recorder:
     def close(self) -> None:
         """Close the files."""
         self._files.close()
-
-
-@dataclass(kw_only=True)
-class Stopwatch:
-    """Seconds per phase of one attempt, from its making on."""
-
-    started_s: float
-    quorum: float = 0.0
-    heal: float = 0.0
-    compute: float = 0.0
-    reduce: float = 0.0
-    vote: float = 0.0
-    commit: float = 0.0
-
-    @classmethod
-    def start(cls) -> "Stopwatch":
-        """A watch that runs from now."""
-        return cls(started_s=time.perf_counter())
-
-    @contextmanager
-    def time(self, phase: str) -> Iterator[None]:
-        """Add the duration of a block to `phase`."""
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self, phase, getattr(self, phase) + time.perf_counter() - begun)
-
-    def seconds(self) -> PhaseSeconds:
-        """What was measured so far; the total is up to now."""
-        phases = {
-            each.name: getattr(self, each.name) for each in fields(PhaseSeconds) if each.name != "total"
-        }
-        return PhaseSeconds(**phases, total=time.perf_counter() - self.started_s)

@@ -20,12 +20,20 @@ from replica.transfer.memory import flat_bytes, view
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One tensor of the state: its local part, and the shape of the whole."""
+    """One tensor of the state: its local part, and the shape of the whole.
+
+    like: the sharded tensor that it is a part of, None where every rank has the whole.
+    """
 
     name: str
     local: torch.Tensor
     shape: tuple[int, ...]
-    sharded: bool
+    like: DTensor | None = None
+
+    @property
+    def sharded(self) -> bool:
+        """Whether dimension 0 is cut over the ranks of the group."""
+        return self.like is not None
 
     @property
     def label(self) -> bytes:
@@ -36,12 +44,12 @@ class Entry:
 def entry_of(name: str, tensor: torch.Tensor) -> Entry:
     """Describe a tensor or DTensor. Raises UserError for a sharding other than FSDP2's default."""
     if not isinstance(tensor, DTensor):
-        return Entry(name=name, local=tensor.detach(), shape=tuple(tensor.shape), sharded=False)
+        return Entry(name=name, local=tensor.detach(), shape=tuple(tensor.shape))
     if tuple(tensor.placements) != (Shard(0),):
         raise UserError(
             f"{name} is sharded as {tensor.placements}: only FSDP2's sharding of dimension 0 is supported"
         )
-    return Entry(name=name, local=tensor.to_local().detach(), shape=tuple(tensor.shape), sharded=True)
+    return Entry(name=name, local=tensor.to_local().detach(), shape=tuple(tensor.shape), like=tensor)
 
 
 class TrainingState:
@@ -83,6 +91,10 @@ class TrainingState:
     def bytes(self) -> int:
         """Bytes that this rank holds of the state."""
         return sum(entry.local.numel() * entry.local.element_size() for entry in self._entries.values())
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All tensors of the state, in order of name."""
+        return tuple(self._entries.values())
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """This rank's part of the state, by name: the tensors that are trained, not copies."""

@@ -1,55 +1,40 @@
 """The stream that every rank holds to the Lighthouse: who it is, how it goes, and what it must know."""
 
 import logging
-import time
-from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
 
 from lighthouse.client import (
     AttachStream,
+    ColdStart,
+    ColdStartAnswer,
     Hello,
     LighthouseError,
     Phase,
     RefusedError,
+    SaveOffer,
     StartMode,
     UnreachableError,
     WatchStream,
-    status,
+    propose_save,
     wait_until_reachable,
 )
+from replica.backstop.names import SaveName
 from replica.config import GroupConfig
 from replica.errors import RestartError, UserError
 from replica.notices import Notices
 
 LOG = logging.getLogger("headway")
 OPEN_TIMEOUT_S = 30.0
-# How long a group that must heal looks for a living one that has the state.
-LOOK_FOR_STATE_S = 15.0
-LOOK_INTERVAL_S = 0.5
 
 
 class StartCheck(IntEnum):
-    """What a starting group finds when steps are on record. Shared between ranks as integers."""
+    """How a group is to begin. Shared between ranks as integers."""
 
     GO_ON = 0
     FINISHED = 1
-    TRY_AGAIN = 2
-    JOB_LOST = 3
-
-
-def check_start(record: Mapping[str, Any] | None, group: int) -> StartCheck:
-    """Judge a start at step 0 from what the Lighthouse has on record of the job (pure).
-
-    A fresh group must never become the whole job while steps are on record: it would take the job
-    back to random weights. TRY_AGAIN: another group lives and has the state.
-    """
-    if record is None or record.get("max_step", 0) <= 0:
-        return StartCheck.GO_ON
-    if record.get("finished_step") is not None:
-        return StartCheck.FINISHED
-    others = [each for each in record.get("groups", []) if each["group"] != group and each["step"] > 0]
-    return StartCheck.TRY_AGAIN if others else StartCheck.JOB_LOST
+    JOB_LOST = 2
+    # Steps may be on record: see `begin_cold`.
+    COLD = 3
 
 
 class LighthouseStream:
@@ -66,6 +51,7 @@ class LighthouseStream:
         self._attach: AttachStream | None = None
         self._watch: WatchStream | None = None
         self._mode: StartMode | None = None
+        self._replica_id: str | None = None
 
     def wait_until_reachable(self) -> None:
         """Block until the Lighthouse answers. Raises RestartError after `lighthouse_wait_s`."""
@@ -78,9 +64,9 @@ class LighthouseStream:
     def attach(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> StartCheck:
         """On rank 0, open the stream of this incarnation and learn how to start.
 
-        Blocks for a round trip; when this group has to heal, until a living group with the state is
-        seen, at most LOOK_FOR_STATE_S.
+        Blocks for a round trip.
         """
+        self._replica_id = replica_id
         hello = self._hello(replica_id, group_world_size, fingerprint, platform)
         self._attach = AttachStream(self._config.lighthouse, hello, on_notice=self._notices.hear)
         try:
@@ -93,7 +79,41 @@ class LighthouseStream:
         LOG.info("start mode: %s", "heartbeats only" if self._mode is None else self._mode.name.lower())
         if self._mode is StartMode.FINISHED:
             return StartCheck.FINISHED
-        return self._look_for_state() if self._mode is StartMode.HEAL else StartCheck.GO_ON
+        may_be_saved = self._mode is StartMode.FRESH and self._config.backstop is not None
+        cold = may_be_saved or self._mode in (StartMode.HEAL, StartMode.RESTORE)
+        return StartCheck.COLD if cold else StartCheck.GO_ON
+
+    def propose(self, *, looked: bool, offer: SaveName | None) -> ColdStartAnswer:
+        """On rank 0, ask how to begin; `looked`: for saves, of which `offer` is the newest complete one.
+
+        Blocks for a round trip; an answer that does not come is one to wait for.
+        """
+        assert self._replica_id is not None
+        save = (
+            None if offer is None else SaveOffer(name=offer.text, step=offer.step, quorum_id=offer.quorum_id)
+        )
+        try:
+            return propose_save(
+                self._config.lighthouse, self._replica_id, looked=looked, offer=save, timeout_s=OPEN_TIMEOUT_S
+            )
+        except UnreachableError as error:
+            return ColdStartAnswer(verdict=ColdStart.WAIT, cause=str(error))
+        except RefusedError as error:
+            raise RestartError(str(error)) from None
+
+    def will_heal(self) -> None:
+        """What this group starts with is worth nothing: others have the state, or will load it."""
+        self._mode = StartMode.HEAL
+
+    def saved(self, step: int, quorum_id: int, size: int, seconds: float) -> None:
+        """Tell of a save that is durable, of `size` bytes. Does not block; any thread."""
+        if self._attach is not None:
+            self._attach.saved(step, quorum_id, size, seconds)
+
+    def save_failed(self, step: int, reason: str) -> None:
+        """Tell of a save that failed. Does not block; any thread."""
+        if self._attach is not None:
+            self._attach.save_failed(step, reason)
 
     def watch(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> None:
         """On other ranks than 0, once rank 0 has attached: open the stream that only hears."""
@@ -125,25 +145,6 @@ class LighthouseStream:
     def must_heal(self) -> bool:
         """Whether steps are on record, so that the state which a group starts with is worth nothing."""
         return self._mode is StartMode.HEAL
-
-    def _look_for_state(self) -> StartCheck:
-        deadline = time.monotonic() + LOOK_FOR_STATE_S
-        while (check := self._check_record()) is StartCheck.JOB_LOST and time.monotonic() < deadline:
-            time.sleep(LOOK_INTERVAL_S)
-        return StartCheck.GO_ON if check is StartCheck.TRY_AGAIN else check
-
-    def _check_record(self) -> StartCheck:
-        try:
-            jobs = {job["job"]: job for job in status(self._config.lighthouse)["jobs"]}
-        except LighthouseError:
-            return StartCheck.TRY_AGAIN
-        return check_start(jobs.get(self._config.job), self._config.group)
-
-    def first_quorum(self, healed: bool) -> StartCheck:
-        """What to do after the first quorum, which either healed this group or found nobody ahead."""
-        if healed or self._mode is not StartMode.HEAL:
-            return StartCheck.GO_ON
-        return self._check_record()
 
     def progress(self, step: int, phase: Phase, rounds: int | None = None) -> None:
         """Tell step and phase. Does not block; the latest wins. Any thread.
@@ -178,12 +179,10 @@ def _tell_waiting(address: str, waited_s: float, wait_s: float) -> None:
 
 
 def act_on(check: StartCheck, job: str) -> bool:
-    """Whether the job is finished. Raises RestartError or UserError where this group must not go on."""
-    if check is StartCheck.TRY_AGAIN:
-        raise RestartError(f"a group of job {job} lives but gave no state: coming back as a new incarnation")
+    """Whether the job is finished. Raises UserError where its state is lost."""
     if check is StartCheck.JOB_LOST:
         raise UserError(
-            f"every group of job {job} died and no state is left: start it over with "
-            f"`python -m lighthouse forget ADDR {job}`"
+            f"every group of job {job} died, and there is no complete save to go on from: start it over "
+            f"with `python -m lighthouse forget ADDR {job}`"
         )
     return check is StartCheck.FINISHED

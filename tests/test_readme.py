@@ -8,6 +8,7 @@ ROOMS = (
     "protos",
     "lighthouse",
     "replica",
+    "replica/backstop",
     "replica/bridge",
     "replica/transfer",
     "train",

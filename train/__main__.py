@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 
 from replica.errors import UserError
 from replica.exit import run
-from train.config import JobConfig, load_config, split_overrides, validate
+from train.config import JobConfig, as_document
+from train.config_reading import load_config, split_overrides
+from train.config_rules import validate
 
 USAGE = "torchrun --nproc-per-node R -m train CONFIG.toml --replica-group-id G --lighthouse-addr HOST:PORT"
 EPILOG = """Any key of the configuration can be set as --section.key VALUE, for example --model.dim 256.
@@ -49,6 +51,17 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--mode", choices=("exact", "fast"), help="how gradients are summed")
     flags.add_argument("--advertise-addr", metavar="A", help="address under which peers reach this group")
     flags.add_argument(
+        "--backstop",
+        metavar="URL",
+        help="folder or fsspec URL for saves, which are read only when no group is left alive",
+    )
+    flags.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="F",
+        help="file with the job's secret: only groups that hold the same give each other their state",
+    )
+    flags.add_argument(
         "--lighthouse-wait",
         type=float,
         metavar="S",
@@ -60,7 +73,9 @@ def parser() -> argparse.ArgumentParser:
 def read_config(flags: argparse.Namespace, given: Mapping[str, str]) -> JobConfig:
     """The configuration, with the flags that stand for keys of it laid over it."""
     overrides = dict(given)
-    for key, value in (("job.steps", flags.steps), ("job.name", flags.job), ("run.mode", flags.mode)):
+    named = {"job.steps": flags.steps, "job.name": flags.job, "run.mode": flags.mode}
+    named |= {"backstop.url": flags.backstop, "timeouts.lighthouse_wait_s": flags.lighthouse_wait}
+    for key, value in named.items():
         if value is not None:
             overrides[key] = str(value)
     return load_config(flags.config, overrides)
@@ -68,23 +83,22 @@ def read_config(flags: argparse.Namespace, given: Mapping[str, str]) -> JobConfi
 
 def settings(flags: argparse.Namespace, config: JobConfig) -> dict[str, Any]:
     """What the group must know, as far as flags and configuration say it; the rest is in the environment."""
-    from replica.config import Timeouts
-
     given = {
         "job": flags.job or os.environ.get("HEADWAY_JOB") or config.job.name,
         "group": flags.replica_group_id,
         "lighthouse": flags.lighthouse_addr,
         "out": flags.out,
         "advertise_addr": flags.advertise_addr,
-        "timeouts": None
-        if flags.lighthouse_wait is None
-        else Timeouts(lighthouse_wait_s=flags.lighthouse_wait),
+        "token_file": flags.token_file,
+        "timeouts": config.timeouts,
         "steps": config.job.steps,
         "micro_batches": config.job.micro_batches,
         "seed": config.job.seed,
         "digest_every": config.run.digest_every,
         "mode": config.run.mode,
         "max_nonfinite_steps": config.run.max_nonfinite_steps,
+        "backstop": config.backstop.settings,
+        "configuration": as_document(config),
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -39,6 +39,11 @@ SUBCOMMANDS = {
         spelled_out="python -m train.report",
         summary="judge and summarise the output folder of a run",
     ),
+    "checkpoint": Subcommand(
+        module="train.checkpoint",
+        spelled_out="python -m train.checkpoint",
+        summary="list, verify, prune and export the saves of a job",
+    ),
 }
 
 

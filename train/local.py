@@ -26,7 +26,7 @@ from train.cluster.commands import LighthouseKind
 from train.cluster.errors import ClusterError
 from train.cluster.local_cluster import LocalCluster
 from train.cluster.view import View, open_view
-from train.config import parse_overrides
+from train.config_reading import parse_overrides
 from train.report import format_report
 
 __all__ = ["ClusterError", "LocalCluster", "main"]
@@ -82,6 +82,20 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, metavar="N", help="of weights, data order and kills (default 0)")
     add("--config", type=Path, metavar="FILE", help="TOML configuration (default: the built-in one)")
     add("--out", type=Path, metavar="DIR", help="folder of the run (default: out/NAME-DATE-TIME)")
+    add(
+        "--save-every",
+        type=int,
+        metavar="N",
+        help="steps between two saves; 0: none (default: the configuration's)",
+    )
+    add("--backstop", metavar="URL", help="where saves go (default: saves/ in the folder of the run)")
+    add(
+        "--continue",
+        action="store_true",
+        dest="continues",
+        help="go on with the run in --out, all of whose processes are gone, from its newest save",
+    )
+    add("--token-file", type=Path, metavar="FILE", help="the job's secret, handed to all groups")
     add("--mode", metavar="exact|fast", help="how gradients are summed (default: the configuration's)")
     add(
         "--lighthouse-kind",
@@ -99,7 +113,10 @@ class _Parser(argparse.ArgumentParser):
 
 def _prepare(arguments: argparse.Namespace, overrides: dict[str, str]) -> tuple[LocalCluster, Chaos]:
     """The cluster and its kills. Raises UserError for whatever the arguments get wrong."""
-    _check_folder(arguments.out)
+    if not arguments.continues:
+        _check_folder(arguments.out)
+    elif arguments.out is None:
+        raise UserError("--continue goes on with a run: name its folder with --out.")
     cluster = LocalCluster(
         out=arguments.out,
         groups=arguments.groups,
@@ -108,8 +125,12 @@ def _prepare(arguments: argparse.Namespace, overrides: dict[str, str]) -> tuple[
         seed=arguments.seed,
         config=arguments.config,
         mode=arguments.mode,
+        token_file=arguments.token_file,
         overrides=overrides,
         lighthouse_kind=arguments.lighthouse_kind,
+        save_every=arguments.save_every,
+        backstop=arguments.backstop,
+        continues=arguments.continues,
     )
     return cluster, _chaos(arguments, cluster)
 

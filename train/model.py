@@ -14,7 +14,7 @@ from replica.rng import derive_seed
 from train.config import ModelSection
 
 _INIT_STD = 0.02
-_NORM_EPS = 1e-5
+NORM_EPS = 1e-5
 
 
 class Decoder(nn.Module):
@@ -29,7 +29,7 @@ class Decoder(nn.Module):
         self.rope_theta = config.rope_theta
         self.embedding = nn.Embedding(config.vocab, config.dim)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.dim, eps=_NORM_EPS)
+        self.norm = nn.RMSNorm(config.dim, eps=NORM_EPS)
         self.output = nn.Linear(config.dim, config.vocab, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -47,9 +47,9 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelSection) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.dim, eps=_NORM_EPS)
+        self.attention_norm = nn.RMSNorm(config.dim, eps=NORM_EPS)
         self.attention = Attention(config)
-        self.feed_forward_norm = nn.RMSNorm(config.dim, eps=_NORM_EPS)
+        self.feed_forward_norm = nn.RMSNorm(config.dim, eps=NORM_EPS)
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 

@@ -19,15 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from replica.errors import ExitCode, UserError
+from replica.goodput import Cause
 from replica.ledger import EventKind
 from train.evidence import figures
 from train.evidence.checker import check
+from train.evidence.eras import find_eras
 from train.evidence.files import Evidence, read_evidence
+from train.evidence.goodput import goodput, measures, shares_by_cause
+from train.evidence.repeats import find_repeats
+from train.evidence.timeline import find_timeline
 from train.evidence.violations import Violation, ViolationKind
 from train.report_html import render_html
 
 VIOLATED = 1
 SHOWN_PER_KIND = 3
+LEAST_SHOWN = 0.0005
 
 
 def build_report(evidence: Evidence) -> dict[str, Any]:
@@ -36,30 +42,40 @@ def build_report(evidence: Evidence) -> dict[str, Any]:
     A figure that the evidence cannot give is None. `violations` lists every broken promise.
     """
     violations = check(evidence)
-    steps = figures.last_commits(evidence)
+    eras = find_eras(evidence)
+    repeats = find_repeats(evidence, eras)
+    steps = figures.last_commits(evidence, eras)
     heals = figures.heals(evidence)
+    save_s, blocked_s = figures.saves(evidence)
     return {
         "steps_committed": len(steps),
         "kills": len(evidence.of(EventKind.KILL)),
         "steps_discarded": figures.steps_discarded(evidence),
-        "steps_replayed": figures.steps_replayed(evidence),
-        "steps_recommitted": figures.steps_recommitted(evidence),
-        "rounds_recomputed": figures.rounds_recomputed(evidence),
+        "steps_replayed": figures.steps_replayed(evidence, repeats),
+        "steps_recommitted": figures.steps_recommitted(evidence, repeats),
+        "rounds_recomputed": figures.rounds_recomputed(evidence, eras),
         "samples_lost": figures.count(violations, *figures.LOST),
         "samples_repeated": figures.count(violations, *figures.REPEATED),
         "digests_agree": _digests_agree(evidence, violations),
-        "final_digest": figures.final_digest(evidence),
+        "final_digest": figures.final_digest(evidence, eras),
         "first_loss": steps[0].loss if steps else None,
         "final_loss": steps[-1].loss if steps else None,
         "survivor_stall_s": figures.quantiles(figures.survivor_stalls_s(evidence), "p50", "p99", "max"),
-        "rejoin_s": figures.quantiles(figures.rejoins_s(evidence), "p50", "max"),
+        "rejoin_s": figures.quantiles(figures.rejoins_s(evidence, eras), "p50", "max"),
         "heals": len(heals),
         "heal_s": figures.quantiles([seconds for seconds, _ in heals], "p50", "max"),
         "heal_mb_per_s": figures.heal_mb_per_s(evidence),
         "breadth_mean": figures.breadth_mean(evidence),
-        "goodput": figures.goodput(evidence),
+        "goodput": goodput(evidence, find_timeline(evidence, eras)),
+        "measures": measures(evidence, eras),
         "backstop_saves": len(evidence.of(EventKind.SAVE)),
+        "saves_failed": len(evidence.of(EventKind.SAVE_FAILED)),
+        "save_s": figures.quantiles(save_s, "p50", "max"),
+        "save_blocked_s": figures.quantiles(blocked_s, "p50", "max"),
         "backstop_reads": len(evidence.of(EventKind.BACKSTOP_READ)),
+        "disaster_restores": len(eras.disasters),
+        "disaster_s": figures.quantiles(figures.disasters_s(evidence, eras), "p50", "max"),
+        "steps_restored_over": figures.steps_restored_over(repeats),
         "wall_s": round(figures.wall_s(evidence), 3),
         "versions": _versions(),
         "violations": [asdict(violation) for violation in violations],
@@ -105,6 +121,8 @@ def format_report(report: dict[str, Any]) -> str:
         ("survivors stalled", _spread(report["survivor_stall_s"])),
         ("killed group back in", _spread(report["rejoin_s"])),
         ("heals from peers", _heals(report)),
+        *_goodput_rows(report),
+        *_save_rows(report),
         ("checkpoint reads", f"{report['backstop_reads']}"),
         ("files", report["out"]),
     ]
@@ -169,6 +187,50 @@ def _heals(report: dict[str, Any]) -> str:
     rate = report["heal_mb_per_s"]
     speed = "" if rate is None else f", {rate:.1f} MB/s"
     return f"{report['heals']} ({_spread(report['heal_s'])}{speed})"
+
+
+def _goodput_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where all groups' time went, what a kill cost of it, and the published measures."""
+    goodput, measures = report["goodput"], report["measures"]
+    shares = shares_by_cause(goodput)
+    shares.pop(Cause.PRODUCTIVE, None)
+    largest = sorted(shares.items(), key=lambda one: -one[1])
+    lost = [f"{cause.replace('_', ' ')} {share:.1%}" for cause, share in largest if share >= LEAST_SHOWN]
+    per_kill = [kill["lost_s"] for kill in goodput["by_kill"]]
+    rows = [
+        ("goodput", f"{_percent(goodput['ratio'])} of all groups' time was productive"),
+        ("lost to", ", ".join(lost) or "nothing"),
+        ("attempts committed", _percent(measures["committed_of_attempted"])),
+        ("tokens per second", f"{_percent(measures['token_rate_of_fault_free'])} of the rate without faults"),
+        ("groups taking part", f"{_percent(measures['breadth_mean'])} of those alive"),
+    ]
+    if per_kill:
+        spread = _spread(figures.quantiles(per_kill, "p50", "max"))
+        discarded = f"{measures['discarded_steps_per_kill']:.2f} steps discarded"
+        rows.insert(2, ("cost of a kill", f"{discarded}, {spread} of all groups' time"))
+    return rows
+
+
+def _percent(share: float | None) -> str:
+    return "an unknown share" if share is None else f"{share:.1%}"
+
+
+def _save_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """What there is to say of saves and of disasters; nothing for a run that knew neither."""
+    rows = []
+    if report["backstop_saves"] or report["saves_failed"]:
+        failed = f", {report['saves_failed']} FAILED" if report["saves_failed"] else ""
+        rows.append(("saves", f"{report['backstop_saves']}{failed}{_stood_still(report['save_blocked_s'])}"))
+    if report["disaster_restores"]:
+        again = f"{report['steps_restored_over']} steps computed again"
+        without = f"without a commit {_spread(report['disaster_s'])}"
+        rows.append(("disaster restores", f"{report['disaster_restores']}, {again}, {without}"))
+    return rows
+
+
+def _stood_still(blocked_s: dict[str, float | None]) -> str:
+    known = [f"{name} {value * 1000:.1f} ms" for name, value in blocked_s.items() if value is not None]
+    return f" (training stood still: {', '.join(known)})" if known else ""
 
 
 def _violation_lines(violations: Sequence[dict[str, Any]]) -> list[str]:

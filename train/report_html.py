@@ -4,9 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from replica.goodput import Cause
 from replica.ledger import EventKind, KillTarget, Outcome
+from train.evidence.eras import Eras, find_eras
 from train.evidence.figures import last_commits
-from train.evidence.files import Evidence
+from train.evidence.files import Event, Evidence
+from train.evidence.goodput import shares_by_cause
 from train.evidence.history import is_death, lives
 
 WIDTH, LEFT, RIGHT = 960, 70, 20
@@ -20,11 +23,15 @@ svg { width: 100%; height: auto } svg text { font: 12px system-ui, sans-serif; f
 .axis { stroke: #999; fill: none } .loss { stroke: #1f5fa8; stroke-width: 1.6; fill: none }
 .kill { stroke: #c2372e; stroke-dasharray: 3 2 } .alive { fill: #cfe3f5 } .heal { fill: #e9a93a }
 .committed { fill: #1f5fa8 } .failed { fill: #c2372e }
+.save { stroke: #2e8b57; stroke-width: 1.6 } .save-failed { stroke: #c2372e; stroke-width: 1.6 }
+.disaster { stroke: #111; stroke-width: 2.4 }
 .swatch { display: inline-block; width: 1em; height: .8em }
 """
 SLICES = {
-    "productive": "#1f5fa8", "quorum": "#7a5fa8", "heal": "#e9a93a", "vote": "#5fa88f", "other": "#9a9a9a",
-    "discarded": "#c2372e", "retried": "#d98880", "absent": "#dddddd",
+    Cause.PRODUCTIVE: "#1f5fa8", Cause.REDUCE: "#5fa88f", Cause.QUORUM: "#7a5fa8", Cause.SAVE: "#2e8b57",
+    Cause.ENDED_ATTEMPT: "#c2372e", Cause.DETECTION: "#7d1f1a", Cause.RECONFIGURING: "#b58bd6",
+    Cause.HEALING: "#e9a93a", Cause.RESTARTING: "#d98880", Cause.SPARE: "#bcd3e6",
+    Cause.NOT_PROVISIONED: "#dddddd", Cause.RESTORED_OVER: "#111111",
 }  # fmt: skip
 
 
@@ -34,13 +41,15 @@ def render_html(evidence: Evidence, report: Mapping[str, Any], summary: str) -> 
     It needs nothing from outside and runs no script.
     """
     axis = _TimeAxis(evidence)
+    eras = find_eras(evidence)
     parts = [
         "<h1>What this run amounted to</h1>",
         f"<pre>{escape(summary)}</pre>",
-        "<h2>Loss</h2><p>Red lines: kills.</p>",
-        _loss_curve(evidence, axis),
+        "<h2>Loss</h2><p>Red lines: kills. Black lines: all groups had died, and a save was read.</p>",
+        _loss_curve(evidence, eras, axis),
         "<h2>Timeline of each replica group</h2>",
-        "<p>Pale: alive. Blue: committed attempts. Amber: heals. Red: failed attempts; red lines: kills.</p>",
+        "<p>Pale: alive. Blue: committed attempts. Amber: heals. Red: failed attempts; red lines: kills. "
+        "Green ticks: saves made; red ticks: saves that failed. Black lines: saves read.</p>",
         _timelines(evidence, axis),
         "<h2>Where the time went</h2>",
         _time_bar(report),
@@ -71,8 +80,8 @@ class _TimeAxis:
         return "".join(_text(self.x(t), y, f"{t - self.start:.0f} s", "middle") for t in marks)
 
 
-def _loss_curve(evidence: Evidence, axis: _TimeAxis) -> str:
-    points = [(line.t, line.loss) for line in last_commits(evidence) if line.loss is not None]
+def _loss_curve(evidence: Evidence, eras: Eras, axis: _TimeAxis) -> str:
+    points = [(line.t, line.loss) for line in last_commits(evidence, eras) if line.loss is not None]
     if not points:
         return "<p>No step was committed.</p>"
     low, high = min(loss for _, loss in points), max(loss for _, loss in points)
@@ -84,6 +93,7 @@ def _loss_curve(evidence: Evidence, axis: _TimeAxis) -> str:
         _text(LEFT - 6, TOP + 4, f"{high:.2f}", "end"),
         _text(LEFT - 6, LOSS_HEIGHT - TOP + 4, f"{low:.2f}", "end"),
         *_kill_marks(evidence, axis, TOP, LOSS_HEIGHT),
+        *(_read_mark(axis, era.reads[0], TOP, LOSS_HEIGHT) for era in eras.disasters),
         f'<polyline class="loss" points="{path}"/>',
         axis.labels(LOSS_HEIGHT + 16),
     ]
@@ -97,6 +107,7 @@ def _timelines(evidence: Evidence, axis: _TimeAxis) -> str:
         y = TOP + row * ROW_HEIGHT
         body += [_text(LEFT - 6, y + 14, f"group {group}", "end"), *_row(evidence, axis, group, y)]
         body += _kill_marks(evidence, axis, y - 3, y + ROW_HEIGHT - 7, group)
+        body += _save_marks(evidence, axis, y, group)
     height = TOP + len(groups) * ROW_HEIGHT
     return _svg([*body, axis.labels(height + 10)], height + 18)
 
@@ -139,35 +150,54 @@ def _kill_marks(
         if group is not None and kill.group != group:
             continue
         who = "the Lighthouse" if target == KillTarget.LIGHTHOUSE else f"{target} of group {kill.group}"
-        what = f"kill of {who} at {kill.t - axis.start:.1f} s"
-        x = f"{axis.x(kill.t):.1f}"
-        yield (
-            f'<line class="kill" x1="{x}" x2="{x}" y1="{top:.0f}" y2="{bottom:.0f}">'
-            f"<title>{escape(what)}</title></line>"
-        )
+        yield _mark(axis, kill.t, top, bottom, "kill", f"kill of {who}")
+
+
+def _save_marks(evidence: Evidence, axis: _TimeAxis, y: float, group: int) -> Iterable[str]:
+    """The saves that a group made, failed to make, and read."""
+    for event in evidence.of(EventKind.SAVE, EventKind.SAVE_FAILED, EventKind.BACKSTOP_READ):
+        if event.group != group:
+            continue
+        match event.kind:
+            case EventKind.BACKSTOP_READ:
+                yield _read_mark(axis, event, y - 3, y + ROW_HEIGHT - 7)
+            case EventKind.SAVE:
+                yield _mark(axis, event.t, y - 3, y + 4, "save", f"save of step {event.integer('step')}")
+            case _:
+                what = f"save of step {event.integer('step')} failed: {event.values['reason']}"
+                yield _mark(axis, event.t, y - 3, y + 4, "save-failed", what)
+
+
+def _read_mark(axis: _TimeAxis, read: Event, top: float, bottom: float) -> str:
+    what = f"step {read.integer('step')} read from a save"
+    return _mark(axis, read.t, top, bottom, "disaster", what)
+
+
+def _mark(axis: _TimeAxis, t: float, top: float, bottom: float, css: str, what: str) -> str:
+    """A line across, which tells what it is and when it was."""
+    x, told = f"{axis.x(t):.1f}", escape(f"{what} at {t - axis.start:.1f} s")
+    return (
+        f'<line class="{css}" x1="{x}" x2="{x}" y1="{top:.0f}" y2="{bottom:.0f}"><title>{told}</title></line>'
+    )
 
 
 def _time_bar(report: Mapping[str, Any]) -> str:
     """One bar of all groups' seconds, cut by what they went into, and its legend."""
-    goodput = report["goodput"]
-    lost: dict[str, float] = goodput["lost_s_by_cause"]
-    ratio = goodput["ratio"] or 0.0
-    shares = {"productive": ratio, **_shares(lost, 1.0 - ratio)}
+    shares = {Cause(name): share for name, share in shares_by_cause(report["goodput"]).items()}
     body, x = [], float(LEFT)
     for name, share in shares.items():
         width = (WIDTH - LEFT - RIGHT) * share
         body.append(f'<rect x="{x:.1f}" y="{TOP}" width="{width:.1f}" height="30" fill="{SLICES[name]}"/>')
         x += width
     legend = "".join(
-        f'<li><span class="swatch" style="background:{SLICES[name]}"></span> {name} {share:.1%}</li>'
+        f'<li><span class="swatch" style="background:{SLICES[name]}"></span> {_words(name)} {share:.1%}</li>'
         for name, share in shares.items()
     )
     return f"{_svg(body, TOP + 40)}<ul>{legend}</ul>"
 
 
-def _shares(lost: Mapping[str, float], whole: float) -> dict[str, float]:
-    total = sum(lost.values())
-    return {name: whole * seconds / total for name, seconds in lost.items()} if total > 0 else {}
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _bar(axis: _TimeAxis, start: float, end: float, y: float, height: float, css: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -57,7 +58,8 @@ class ManagerBridge:
     Making it blocks until the Lighthouse answers, and heartbeats start: make it when everything
     else is ready. `own` gives this rank's tensors by name; they are copied for joiners while the
     training thread waits inside `begin`, never during a forward. `fresh` says whether they are worth
-    nothing, so that a heal may write into them. All methods belong to that thread.
+    nothing, so that a heal may write into them. `token` is the job's. `on_fetch` is called when a heal
+    begins, `configuring` is entered while members connect. All methods belong to that thread.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class ManagerBridge:
         own: Callable[[], State],
         fresh: Callable[[], bool],
         on_served: Callable[[Served], None],
+        token: bytes = b"",
         on_fetch: Callable[[], None] = lambda: None,
+        configuring: Callable[[], AbstractContextManager[object]] = nullcontext,
         interrupts: Interrupts | None = None,
     ) -> None:
         timeouts = config.timeouts
@@ -86,6 +90,7 @@ class ManagerBridge:
             own=own,
             fresh=fresh,
             on_served=on_served,
+            token=token,
             on_fetch=on_fetch,
             interrupts=interrupts,
             quorum_id=lambda: self.process_group.quorum_id,
@@ -102,6 +107,7 @@ class ManagerBridge:
             configure_timeout_s=timeouts.configure_s,
             collective_timeout_s=timeouts.collective_s,
             signature=signature,
+            configuring=configuring,
             interrupts=interrupts,
         )
         try:
@@ -161,8 +167,6 @@ class ManagerBridge:
             ) from error
         except RuntimeError as error:
             raise RestartError(f"rank 0 of this group is gone ({_one_line(error)})") from error
-        if self._transport.heal.torn:
-            raise RestartError("a heal broke off, and left this group with neither the old state nor the new")
         self._transport.stage_for_joiners(self._manager.current_step())
         return self._describe()
 

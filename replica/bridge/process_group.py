@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -50,7 +51,7 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
     other their group, step, held rounds and where they serve their state; `step`, `held` and `address`
     are asked for this rank's. Everything but the building runs on the thread that calls. `signature`
     must be equal in all groups: the sums of groups that train different models would be of different
-    lengths. `interrupts` ends waits early.
+    lengths. `configuring` is entered while `configure` runs. `interrupts` ends waits early.
     """
 
     def __init__(
@@ -64,10 +65,12 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         configure_timeout_s: float,
         collective_timeout_s: float,
         signature: int = 0,
+        configuring: Callable[[], AbstractContextManager[object]] = nullcontext,
         interrupts: Interrupts | None = None,
     ) -> None:
         super().__init__(0, 1)
         self._signature = signature
+        self._configuring = configuring
         self._interrupts: Interrupts = interrupts or Undisturbed()
         self._group = group
         self._current_step = step
@@ -94,12 +97,13 @@ class CrossGroupProcessGroup(ProcessGroup):  # type: ignore[misc]
         global_ranks: list[int] | None = None,
     ) -> None:
         """Leave the old group and join the one of the new quorum. Raises when a member is missing."""
-        self._leave()
-        self.quorum_id = -1 if quorum_id is None else quorum_id
-        if world_size > 1:
-            self._gloo = self._build(store_addr, rank, world_size)
-        self.peers = self._introduce(world_size)
-        self._usable = True
+        with self._configuring():
+            self._leave()
+            self.quorum_id = -1 if quorum_id is None else quorum_id
+            if world_size > 1:
+                self._gloo = self._build(store_addr, rank, world_size)
+            self.peers = self._introduce(world_size)
+            self._usable = True
 
     def _leave(self) -> None:
         self._usable = False

@@ -15,6 +15,8 @@ from replica.transfer import Cause, Donor, DonorSettings, Fetched, Incident, Not
 
 LOG = logging.getLogger("headway")
 State = Mapping[str, torch.Tensor]
+# Above every quorum id: what is over for it too has ended this incarnation.
+NO_ATTEMPT = 2**63 - 1
 
 
 class HealFailedError(RuntimeError):
@@ -35,13 +37,15 @@ class Received:
 class Heal:
     """What became of this attempt's heal on this rank; empty where there was none.
 
-    in_place: it went into this rank's own tensors. torn: those were overwritten in part. incidents:
-    what was wrong with which group (None where the donor is not a member).
+    in_place: it went into this rank's own tensors. torn: those were overwritten in part. refused: no
+    donor takes this group for one of its job. incidents: what was wrong with which group (None where
+    the donor is not a member).
     """
 
     received: Received | None = None
     in_place: bool = False
     torn: bool = False
+    refused: bool = False
     incidents: list[tuple[int | None, Incident]] = field(default_factory=list)
 
 
@@ -51,8 +55,9 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
     `own` gives this rank's tensors by name; they are read when a copy is staged, on the thread that
     stages, and written by a heal only while `fresh()` says that they are worth nothing. `peers` are
     the members of the quorum. `on_served` is called on a thread of the donor's, `on_fetch` when a
-    heal begins. `interrupts` ends a heal early. Alone, a joiner asks the one donor that torchft names.
-    `group` is this rank's. With `equal_bits` donors must not differ; without, the first of them counts.
+    heal begins. Donors and joiners must hold the same `token`. `interrupts` ends a heal early. Alone, a
+    joiner asks the one donor that torchft names. `group` is this rank's. With `equal_bits` donors must
+    not differ; without, the first of them counts.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         own: Callable[[], State],
         fresh: Callable[[], bool],
         on_served: Callable[[Served], None],
+        token: bytes = b"",
         on_fetch: Callable[[], None] = lambda: None,
         interrupts: Interrupts | None = None,
         quorum_id: Callable[[], int] = lambda: -1,
@@ -80,7 +86,9 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         self._group = group
         self._equal_bits = equal_bits
         self._staged_for: int | None = None
-        self._donor = _donor(advertise_addr, DonorSettings(hold_s=timeout_s), on_served)
+        self._token = token
+        settings = DonorSettings(hold_s=timeout_s)
+        self._donor = _donor(advertise_addr, settings=settings, token=token, on_served=on_served)
         self.heal = Heal()
 
     @property
@@ -105,7 +113,7 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
             return
         self._staged_for = self._quorum_id()
         try:
-            self._donor.stage(step, self._own(), joiners=max(joiners, len(self._behind(step))))
+            self._donor.stage(step, self._own(), joiners=max(1, joiners, len(self._behind(step))))
         except (ValueError, RuntimeError, MemoryError) as error:
             LOG.warning("group %s cannot give its state to joiners: %s", self._group, error)
 
@@ -142,6 +150,7 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         self.heal.incidents += [(groups.get(each.donor), each) for each in result.incidents]
         if isinstance(result, NotFetched):
             self.heal.torn = self.heal.torn or result.torn
+            self.heal.refused = result.cause is Cause.REFUSED
             if result.cause is Cause.DEADLINE:
                 raise TimeoutError(f"timed out: {result.sentence}")
             raise HealFailedError(result.sentence)
@@ -150,13 +159,20 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
 
     def _fetch(self, donors: Sequence[str], step: int, timeout_s: float) -> Fetched | NotFetched:
         quorum_id = self._quorum_id()
+
+        def interrupted(torn: bool) -> bool:
+            # Half a state is worth nothing: it is finished from the donors that are left, also when
+            # the death of one has ended the attempt.
+            return self._interrupts.over(NO_ATTEMPT if torn else quorum_id) is not None
+
         return fetch(
             donors,
             step=step,
             expected=self._own(),
             fresh=self.heal.in_place,
             timeout_s=timeout_s,
-            interrupted=lambda: self._interrupts.over(quorum_id) is not None,
+            token=self._token,
+            interrupted=interrupted,
         )
 
     def shutdown(self, wait: bool = True) -> None:
@@ -164,14 +180,12 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         self._donor.close()
 
 
-def _donor(advertise_addr: str, settings: DonorSettings, on_served: Callable[[Served], None]) -> Donor:
+def _donor(advertise_addr: str, **options: Any) -> Donor:
     """A donor on the advertised interface, or on all where that address is not one of this host."""
     try:
-        return Donor(
-            bind=advertise_addr, advertise_addr=advertise_addr, settings=settings, on_served=on_served
-        )
+        return Donor(bind=advertise_addr, advertise_addr=advertise_addr, **options)
     except OSError:
-        return Donor(advertise_addr=advertise_addr, settings=settings, on_served=on_served)
+        return Donor(advertise_addr=advertise_addr, **options)
 
 
 def _received(result: Fetched, groups: Mapping[str, int]) -> Received:

@@ -110,19 +110,6 @@ class Donor:
             raise ValueError(f"step {step} cannot be staged for {joiners} joiners")
         self._staging.put(step, tensors, joiners=joiners)
 
-    def free(self) -> None:
-        """Free the staged copy now; joiners that still read are told that it is gone."""
-        self._staging.free()
-
-    @property
-    def staged_bytes(self) -> int:
-        """Bytes of the copy that is held for joiners."""
-        return self._staging.nbytes
-
-    def wait_freed(self, timeout_s: float) -> bool:
-        """Block until no copy is held; False when that took longer than `timeout_s`."""
-        return self._staging.wait_freed(timeout_s)
-
     def close(self) -> None:
         """Stop serving, end all connections and threads, free the copy. Idempotent."""
         with self._lock:

@@ -23,6 +23,8 @@ MAX_INCIDENTS = 100
 # When others have nothing to do, a chunk is late after so many times the longest that one took so far.
 LATE_FACTOR = 4.0
 LATE_AT_LEAST_S = 0.25
+# What it means that all donors are out for the same fault.
+_CAUSE_OF_ALL = {Fault.MISFIT: Cause.MISFIT, Fault.REFUSED: Cause.REFUSED}
 
 
 class Progress(Enum):
@@ -362,7 +364,8 @@ class Gathering:
         faults = {record.standing.out for record in self._donors.values()}
         if None in faults:
             return None
-        return Cause.MISFIT if faults == {Fault.MISFIT} else Cause.NO_DONOR
+        causes = [cause for fault, cause in _CAUSE_OF_ALL.items() if faults == {fault}]
+        return causes[0] if causes else Cause.NO_DONOR
 
     def _blame(self, donor: str, fault: Fault, detail: str, tensor: str | None) -> None:
         record = self._donors[donor]

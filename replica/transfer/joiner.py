@@ -50,7 +50,7 @@ def fetch(
     expected: Mapping[str, torch.Tensor] | Limits,
     fresh: bool,
     timeout_s: float,
-    interrupted: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[bool], bool] = lambda torn: False,
     token: bytes = b"",
     settings: FetchSettings | None = None,
     jitter: Callable[[], float] = random.random,
@@ -63,8 +63,9 @@ def fetch(
     made. Where nothing is known beforehand, `expected` is how much may be taken.
 
     A donor that has not staged the step yet, or has freed it, is asked again until it has. Blocks
-    until every chunk is verified, a cause ends it, `timeout_s` is over, or `interrupted()`, which is
-    asked every 20 ms on this thread. When it returns, nothing writes to the tensors any more.
+    until every chunk is verified, a cause ends it, `timeout_s` is over, or `interrupted(torn)`, which is
+    asked every 20 ms on this thread; torn: own tensors are overwritten in part. When it returns,
+    nothing writes to the tensors any more.
     Raises ValueError for own tensors that cannot travel.
     """
     started_s = time.monotonic()
@@ -91,14 +92,14 @@ def fetch(
     return _result(gathering, outcome, timeout_s, started_s)
 
 
-def _wait(gathering: Gathering, deadline_s: float, interrupted: Callable[[], bool]) -> Cause | Progress:
+def _wait(gathering: Gathering, deadline_s: float, interrupted: Callable[[bool], bool]) -> Cause | Progress:
     """Block until the state is complete, or there is a cause why it does not come."""
     while True:
         now = time.monotonic()
         outcome = gathering.judge(now)
         if outcome is not Progress.PENDING:
             return outcome
-        if interrupted():
+        if interrupted(gathering.torn):
             return Cause.INTERRUPTED
         if now >= deadline_s:
             return Cause.DEADLINE
@@ -165,5 +166,7 @@ def _sentence(cause: Cause, gathering: Gathering, timeout_s: float) -> str:
             return f"no donor is left that can give {what} ({donors})"
         case Cause.MISFIT:
             return f"{what} does not fit the tensors here: is it the same model? ({donors})"
+        case Cause.REFUSED:
+            return f"no donor of {what} holds the token that is held here: is it the same file? ({donors})"
         case Cause.DISAGREEMENT:
             return f"the donors offer different values for {what}, and none has more than half ({donors})"

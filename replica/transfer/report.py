@@ -31,6 +31,7 @@ class Cause(Enum):
     DEADLINE = "deadline"
     NO_DONOR = "no_donor"
     MISFIT = "misfit"
+    REFUSED = "refused"
     DISAGREEMENT = "disagreement"
 
 

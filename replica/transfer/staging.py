@@ -95,28 +95,12 @@ class Staging:
             if len(copy.finished) >= copy.joiners:
                 self._free()
 
-    def free(self) -> None:
-        """Free the copy now."""
-        with self._changed:
-            self._free()
-
     def step_of(self, state_id: bytes) -> int:
         """The step of this staged state, -1 when it is not staged any more."""
         with self._changed:
             copy = self._copy
             known = copy is not None and copy.manifest is not None and copy.manifest.state_id == state_id
             return copy.step if copy is not None and known else -1
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the staged copy, 0 without one."""
-        with self._changed:
-            return self._copy.layout.nbytes if self._copy else 0
-
-    def wait_freed(self, timeout_s: float) -> bool:
-        """Block until nothing is staged; False when that took longer than `timeout_s`."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._copy is None, timeout_s)
 
     def close(self) -> None:
         """Free the copy and end the thread. Idempotent."""

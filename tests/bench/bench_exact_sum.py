@@ -21,7 +21,8 @@ from torch import nn
 from replica.averaging import GradientSum, gradient_sum
 from replica.config import Mode
 from train.cluster.local_cluster import LocalCluster
-from train.config import JobConfig, load_config
+from train.config import JobConfig
+from train.config_reading import load_config
 from train.data import open_dataset
 from train.model import build_model, loss_of
 

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from replica.position import sample_indices
 from replica.rng import seeded
 from replica.state import TrainingState
-from train.config import load_config
+from train.config_reading import load_config
 from train.data import open_dataset
 from train.model import build_model, loss_of
 from train.optimizer import build_optimizer, learning_rate

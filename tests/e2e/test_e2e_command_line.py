@@ -37,6 +37,8 @@ def trainer(*arguments: str, ranks: int | None = None) -> subprocess.CompletedPr
         (["--lighthouse-addr", "nowhere"], "nowhere"),
         (["--replica-group-id", "two"], "two"),
         (["--steps", "0"], "steps"),
+        (["--timeouts.transfer_s", "600"], "transfer_s = 600 and collective_s = 180 conflict"),
+        (["--lighthouse-addr", "127.0.0.1:1", "--token-file", "/no/token"], "/no/token"),
         ([], "Lighthouse"),
     ],
 )

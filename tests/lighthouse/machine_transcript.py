@@ -5,6 +5,9 @@
 0.1 watch 1a 1      its rank 1 opens its stream; `cut 1a RANK` breaks one, `pulse 1a RANK`
 0.1 tell 1a 5 COMPUTE [ROUNDS]   its progress; `abandon 1a QUORUM`, `drain 1`, `evict 1`
 0.2 goodbye 1a 7    it leaves at step 7 (`finished`: the job is done)
+0.3 propose 1a      it asks how to start; `propose 1a none`: it has looked for saves in vain
+0.3 propose 1a 6 2  it has found the save of step 6, quorum 2
+0.3 saved 1a 6 2    it has made that save; `failed 1a 6`: it could not
 0.3 tick            nothing happens
 0.4 disk full       from now on no record can be written; `disk ok` ends that
 0.5 restart         a new server starts from what is on disk
@@ -13,10 +16,22 @@
 
 from dataclasses import replace
 
+from lighthouse.cold_start import Outcome
 from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse, Tell
 from lighthouse.machine import JobMachine
-from lighthouse.model import Hello, JobRecord, Member, Phase, Refusal, ReplicaId, Welcome, parse_replica_id
+from lighthouse.model import (
+    Hello,
+    JobRecord,
+    Member,
+    Phase,
+    Refusal,
+    ReplicaId,
+    SaveOffer,
+    Welcome,
+    parse_replica_id,
+)
 from lighthouse.quorum import Rules, sentence
+from lighthouse.saves import Saved
 from lighthouse.table import Limits
 
 _SILENT_NOTES = (Happening.APPEARED, Happening.QUORUM, Happening.ATTEMPT_OVER, Happening.DRAINED)
@@ -152,6 +167,44 @@ class Transcript:
         )
         self._show(effects)
 
+    def _propose(self, name: str, *found: str) -> None:
+        offer = None
+        if len(found) == 2:
+            step, quorum_id = found
+            offer = SaveOffer(name=f"save-{step}-{quorum_id}", step=int(step), quorum_id=int(quorum_id))
+        id, starts = self._id(name), self.machine.cold_starts
+        outcome, effects = starts.propose(id, looked=bool(found), offer=offer, now_s=self._now_s)
+        self._show(effects)
+        if isinstance(outcome, Refusal):
+            self._say(f"{name} refused: {outcome.value}")
+            return
+        if outcome.record is not None and not self._decide(id, outcome):
+            return
+        answer = outcome.answer
+        about = answer.save.name if answer.save is not None else answer.cause
+        self._say(f"{name}: {answer.verdict.name}: {about}")
+
+    def _decide(self, id: ReplicaId, outcome: Outcome) -> bool:
+        """Whether what was decided is on disk."""
+        record = outcome.record
+        assert record is not None
+        if self.disk_full:
+            self._say("not written")
+            return False
+        self._write(record)
+        self._show(self.machine.cold_starts.recorded(id, record, self._now_s))
+        return True
+
+    def _saved(self, name: str, step: str, quorum_id: str, *age_s: str) -> None:
+        age = float(age_s[0]) if age_s else 0.0
+        save = Saved(step=int(step), quorum_id=int(quorum_id), bytes=2_500_000, seconds=1.5, age_s=age)
+        id, stream = self._id(name), self._streams[name, 0]
+        self._show(self.machine.saves.saved(id, stream, save, self._now_s))
+
+    def _failed(self, name: str, step: str) -> None:
+        id, stream = self._id(name), self._streams[name, 0]
+        self._show(self.machine.saves.failed(id, stream, int(step), "no space", self._now_s))
+
     def _tick(self) -> None:
         self._show(self.machine.tick(self._now_s))
 
@@ -191,7 +244,9 @@ class Transcript:
                 case CloseStream(stream=stream, refusal=refusal):
                     self._say(f"stream of {self._names[stream]} closed: {refusal.value}")
                 case Note(happening=happening, fields=fields) if happening not in _SILENT_NOTES:
-                    shown = " ".join(str(fields[k]) for k in ("replica", "cause", "reason") if k in fields)
+                    shown = " ".join(
+                        str(fields[k]) for k in ("replica", "cause", "reason", "save") if k in fields
+                    )
                     self._say(f"{happening.value} {shown}".rstrip())
 
     def _persist(self, record: JobRecord) -> None:
@@ -199,7 +254,11 @@ class Transcript:
             self._say("not written")
             self._show(self.machine.persist_failed(self._now_s))
             return
+        self._write(record)
+        self._show(self.machine.persisted(record, self._now_s))
+
+    def _write(self, record: JobRecord) -> None:
         end = "" if record.finished_step is None else f", finished at {record.finished_step}"
+        end += "" if record.restore is None else f", all load {record.restore.save.name}"
         self._say(f"on disk: quorum {record.quorum_id}, step {record.max_step}{end}")
         self.disk = replace(record)
-        self._show(self.machine.persisted(record, self._now_s))

@@ -1,52 +1,33 @@
-"""A simulated replica group: a launcher that restarts it, and its processes, which step in attempts."""
+"""A simulated replica group: its processes, which step in attempts."""
+
+from typing import TYPE_CHECKING
 
 from sim_attempt import Attempt, dealt
-from sim_server import SimServer, is_end
-from sim_world import Act, Link, World
+from sim_cold_start import SimColdStart
+from sim_server import is_end
+from sim_world import Act, Link
 
 from lighthouse.lineage import digest_of
-from lighthouse.model import Hello, Member, Notice, NoticeKind, Phase, Quorum, Refusal, parse_replica_id
+from lighthouse.model import (
+    Hello,
+    Member,
+    Notice,
+    NoticeKind,
+    Phase,
+    Quorum,
+    Refusal,
+    Welcome,
+    parse_replica_id,
+)
 from lighthouse.quorum import Reason
+
+if TYPE_CHECKING:
+    from sim_launcher import Launcher
 
 RANKS = (0, 1)
 BEAT_S = 0.5
 PULSE_S = 0.6
 ASK_TIMEOUT_S = 4.0
-
-
-class Launcher:
-    """Starts the group anew whenever it has ended."""
-
-    def __init__(self, world: World, server: SimServer, number: int, attempts: dict[int, Attempt]) -> None:
-        self.world = world
-        self.server = server
-        self.number = number
-        self.attempts = attempts
-        self.incarnation = 0
-        self.slowness = 1.0
-        self.group: SimGroup | None = None
-        self.siblings: list[Launcher] = []
-
-    def start(self, *, although_alive: bool = False) -> None:
-        if self.group is not None and self.group.alive and not although_alive:
-            return
-        self.incarnation += 1
-        self.group = SimGroup(self)
-        # When all that could go on have died, the job comes back from a save as new as its record.
-        if not any(other.may_go_on() for other in self.siblings):
-            self.group.step = max(self.server.judge.highest_step, self.server.disk.max_step)
-        self.group.connect()
-
-    def may_go_on(self) -> bool:
-        """Whether its group was in the last quorum, or holds a state that is as new."""
-        group, judge = self.group, self.server.judge
-        if group is None or not group.alive or not judge.quorums:
-            return False
-        in_last = group.id in [member.id for member in judge.quorums[-1].members]
-        return in_last or group.step >= judge.highest_step > 0
-
-    def restart_later(self) -> None:
-        self.world.after(self.world.random.uniform(0.3, 2.0), self.start)
 
 
 class GroupLink(Link):
@@ -61,7 +42,7 @@ class GroupLink(Link):
 class SimGroup:
     """One incarnation. What it sends goes up its link; what it is told comes down."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: "Launcher") -> None:
         self.launcher = launcher
         self.world = launcher.world
         self.server = launcher.server
@@ -77,11 +58,12 @@ class SimGroup:
         self.call: int | None = None
         self.asked_at = 0
         self.attempt: Attempt | None = None
-        self.heard_over: set[int] = set()
+        self.heard_over: dict[int, int] = dict.fromkeys(RANKS, 0)
         self.abandoned: list[int] = []
         self.phase: Phase | None = None
         self.rounds: int | None = None
         self.draining = False
+        self.cold_start = SimColdStart(self)
         self._numbers = 0
         self.world.after(0.1, self._beat)
         self.world.after(0.1, self._pulse)
@@ -99,14 +81,15 @@ class SimGroup:
         for rank in RANKS:
             self._open(link, rank)
         if self.phase is not None:
-            self._tell(self.phase, self.rounds)
+            self.tell(self.phase, self.rounds)
         for quorum_id in self.abandoned[-3:]:
             self._say_abandoned(quorum_id)
+        self.world.after(0.05, self.cold_start.go_on)
         if self.attempt is None:
             self.world.after(0.05, self.ask)
 
     def _open(self, link: GroupLink, rank: int) -> None:
-        number = self._number()
+        number = self.number()
         hello = Hello(
             job="job",
             group=self.launcher.number,
@@ -124,12 +107,15 @@ class SimGroup:
             if isinstance(outcome, Refusal):
                 self.server.told.pop(number, None)
                 link.send(lambda: self._hear(rank, outcome), up=False)
-            else:
-                self._up(lambda: self._said_pulse(link, rank))
+                return
+            self.up(lambda: self._said_pulse(link, rank))
+            if rank == 0 and isinstance(outcome, Welcome):
+                self.server.restores.welcomed(outcome.start_mode)
+                link.send(lambda: self.cold_start.welcomed(outcome.start_mode), up=False)
 
-        self._up(arrive)
+        self.up(arrive)
 
-    def _up(self, act: Act) -> None:
+    def up(self, act: Act) -> None:
         if self.link is not None:
             self.link.send(lambda: self.server.receive(act), up=True)
 
@@ -178,7 +164,7 @@ class SimGroup:
             link = self.link
             for rank in RANKS:
                 if rank != self.frozen_rank:
-                    self._up(lambda rank=rank: self._said_pulse(link, rank))
+                    self.up(lambda rank=rank: self._said_pulse(link, rank))
         self.world.after(PULSE_S, self._pulse)
 
     def _said_pulse(self, link: GroupLink, rank: int) -> None:
@@ -186,7 +172,7 @@ class SimGroup:
         if number is not None:
             self.server.carry_out(self.server.machine.pulse(self.id, number, self.server.now_s()))
 
-    def _tell(self, phase: Phase, rounds: int | None = None) -> None:
+    def tell(self, phase: Phase, rounds: int | None = None) -> None:
         step, link = self.step, self.link
         self.phase, self.rounds = phase, rounds
 
@@ -197,15 +183,15 @@ class SimGroup:
                 effects = self.server.machine.progress(self.id, number, step, phase, now_s, rounds=rounds)
                 self.server.carry_out(effects)
 
-        self._up(arrive)
+        self.up(arrive)
 
     def ask(self) -> None:
         if not self.alive or self.link is None or self.call is not None or self.attempt is not None:
             return
-        if self._is_put_off(self.ask):
+        if not self.cold_start.is_over or self.is_put_off(self.ask):
             return
-        self._tell(Phase.QUORUM)
-        call, link = self._number(), self.link
+        self.tell(Phase.QUORUM)
+        call, link = self.number(), self.link
         self.call = call
         member = Member(id=self.id, step=self.step, commit_failures=self.failures)
 
@@ -214,7 +200,7 @@ class SimGroup:
             self.server.told[call] = lambda told: link.send(lambda: self._answered(call, told), up=False)
             self.server.carry_out(self.server.machine.ask(member, call, self.server.now_s()))
 
-        self._up(arrive)
+        self.up(arrive)
         self.world.after(ASK_TIMEOUT_S, lambda: self._time_out(call))
 
     def _time_out(self, call: int) -> None:
@@ -223,19 +209,19 @@ class SimGroup:
             return
         self.call = None
         if self.server.machine.waiting(self.server.now_s()).reason is Reason.BELOW_RECORD:
-            self.die()  # all that had the newest state have died: it comes back from a save
+            self.die()  # all that had the newest state have died: it comes back, and asks for a save
             return
 
         def arrive() -> None:
             if self.server.told.pop(call, None) is not None:
                 self.server.carry_out(self.server.machine.withdraw(self.id, call, self.server.now_s()))
 
-        self._up(arrive)
+        self.up(arrive)
         self.ask()
 
     def abandon(self) -> None:
         """A private error: it gives the attempt up and asks again."""
-        if self.attempt is None or self._is_put_off(lambda: None):
+        if self.attempt is None or self.is_put_off(lambda: None):
             return
         quorum_id = self.attempt.quorum.quorum_id
         self.abandoned.append(quorum_id)
@@ -252,7 +238,7 @@ class SimGroup:
                 effects = self.server.machine.abandon(self.id, number, quorum_id, "private", now_s)
                 self.server.carry_out(effects)
 
-        self._up(arrive)
+        self.up(arrive)
 
     def leave(self) -> None:
         """A planned leave, at the end of a step."""
@@ -267,33 +253,31 @@ class SimGroup:
                 )
                 self.server.carry_out(effects)
 
-        self._up(arrive)
+        self.up(arrive)
         self.world.after(0.7, self.die)
 
     # What it is told.
 
     def _hear(self, rank: int, told: Quorum | Notice | Refusal) -> None:
-        if not self.alive:
-            return
-        if self._is_put_off(lambda: self._hear(rank, told)):
+        if not self.alive or self.is_put_off(lambda: self._hear(rank, told)):
             return
         if is_end(told):
             if digest_of(self.id.text) in dict(self.server.disk.tombs):
                 self.server.judge.out.add(self.id.text)
             self.die()
         elif isinstance(told, Notice) and told.kind is NoticeKind.ATTEMPT_OVER:
-            attempt = self.attempt
-            if attempt is not None and told.quorum_id >= attempt.quorum.quorum_id:
-                self.heard_over.add(rank)
-                if self.heard_over >= set(RANKS):
-                    self._give_up()
+            self.heard_over[rank] = max(self.heard_over[rank], told.quorum_id)
+            self._act_on_what_is_over()
         elif isinstance(told, Notice) and told.kind is NoticeKind.DRAIN:
             self.draining = True
 
+    def _act_on_what_is_over(self) -> None:
+        attempt = self.attempt
+        if attempt is not None and min(self.heard_over.values()) >= attempt.quorum.quorum_id:
+            self._give_up()
+
     def _answered(self, call: int, told: Quorum | Notice | Refusal) -> None:
-        if not self.alive:
-            return
-        if self._is_put_off(lambda: self._answered(call, told)):
+        if not self.alive or self.is_put_off(lambda: self._answered(call, told)):
             return
         if is_end(told):
             self.die()
@@ -306,15 +290,17 @@ class SimGroup:
             return
         attempt = self.launcher.attempts.get(id(told)) or Attempt(quorum=told)
         self.launcher.attempts[id(told)] = attempt
-        self.attempt, self.heard_over = attempt, set()
+        self.attempt = attempt
         attempt.groups.append(self)
+        self._act_on_what_is_over()
+        if self.attempt is None:
+            return
         if self.step < told.max_step:
-            self.step = told.max_step
-            self._tell(Phase.HEAL)
-            self.world.after(self.world.random.uniform(0.2, 0.4), lambda: self._reach(attempt))
+            self.tell(Phase.HEAL)
+            self.world.after(self.world.random.uniform(0.2, 0.4), lambda: self._healed(attempt))
             return
         rounds = dealt(told).count(self.id)
-        self._tell(Phase.COMPUTE, rounds)
+        self.tell(Phase.COMPUTE, rounds)
         self.world.after(self._compute_s(rounds), lambda: self._reach(attempt))
 
     # Its step.
@@ -322,13 +308,28 @@ class SimGroup:
     def _compute_s(self, rounds: int) -> float:
         return rounds * self.launcher.slowness * self.world.random.uniform(0.1, 0.13)
 
+    def _healed(self, attempt: Attempt) -> None:
+        """It has the state now, unless all that had it died before."""
+        if not self.alive or self.attempt is not attempt or self.is_put_off(lambda: self._healed(attempt)):
+            return
+        if any(donor.has_state_of(attempt) for donor in self.launcher.others()):
+            self.step = attempt.quorum.max_step
+            self._reach(attempt)
+        else:
+            self._give_up()
+
+    def has_state_of(self, attempt: Attempt) -> bool:
+        """Whether it can give the state that the members of this attempt want."""
+        names = [member.id.text for member in attempt.quorum.members]
+        return self.alive and self.id.text in names and self.step >= attempt.quorum.max_step
+
     def _reach(self, attempt: Attempt) -> None:
         """It has computed, and waits in the reduce for the others."""
         if not self.alive or self.attempt is not attempt:
             return
-        if self._is_put_off(lambda: self._reach(attempt)):
+        if self.is_put_off(lambda: self._reach(attempt)):
             return
-        self._tell(Phase.REDUCE)
+        self.tell(Phase.REDUCE)
         attempt.reached.add(self.id.text)
         if attempt.is_complete():
             for group in attempt.groups:
@@ -338,13 +339,14 @@ class SimGroup:
     def _vote(self, attempt: Attempt) -> None:
         if not self.alive or self.attempt is not attempt:
             return
-        if self._is_put_off(lambda: self._vote(attempt)):
+        if self.is_put_off(lambda: self._vote(attempt)):
             return
         if self.world.chance(0.02):
             self._give_up()
             return
         self.attempt = None
         self.step, self.failures = attempt.quorum.max_step + 1, 0
+        self.launcher.saves.committed(self, attempt)
         if self.draining:
             self.leave()
         else:
@@ -382,7 +384,7 @@ class SimGroup:
     def _is_frozen(self) -> bool:
         return self.world.now_s < self.frozen_until_s
 
-    def _is_put_off(self, act: Act) -> bool:
+    def is_put_off(self, act: Act) -> bool:
         """Whether it can do nothing now; it then does this when it can."""
         wakes_s = max(self.frozen_until_s, self.hung_until_s)
         if self.world.now_s >= wakes_s:
@@ -390,7 +392,7 @@ class SimGroup:
         self.world.after(wakes_s - self.world.now_s + 0.01, act)
         return True
 
-    def _number(self) -> int:
+    def number(self) -> int:
         """A number that no other call or stream has."""
         self._numbers += 1
         return (self.launcher.number * 1000 + self.incarnation) * 100_000 + self._numbers

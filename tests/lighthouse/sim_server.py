@@ -3,12 +3,23 @@
 from collections.abc import Callable
 
 from oracle import expected
+from sim_restores import RestoreJudge
 from sim_world import Link, World
 
 from lighthouse import quorum_book
 from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Persist, Refuse, Tell
 from lighthouse.machine import JobMachine
-from lighthouse.model import JobRecord, Key, Notice, NoticeKind, Quorum, Refusal
+from lighthouse.model import (
+    ColdStartAnswer,
+    JobRecord,
+    Key,
+    Notice,
+    NoticeKind,
+    Quorum,
+    Refusal,
+    ReplicaId,
+    SaveOffer,
+)
 from lighthouse.quorum import Decision, Ready, Rules, Situation
 from lighthouse.table import Limits
 
@@ -35,6 +46,7 @@ class SimServer:
         self.links: list[Link] = []
         self.told: dict[int, Told] = {}
         self.named_slow: set[object] = set()
+        self.restores = RestoreJudge(self)
         self.judge = Judge(self)
         self._lost_s = 0.0
         self._asleep_since_s: float | None = None
@@ -69,6 +81,12 @@ class SimServer:
             link.broken.add("server")
             self.world.after(0.02, lambda link=link: link.break_end("client"))
         self.world.after(down_s, self.start)
+
+    def lose_disk(self) -> None:
+        """It goes on elsewhere, with an empty disk."""
+        self.crash(0.5)
+        self.disk = self.before = JobRecord(job="job", quorum_id=0)
+        self.judge.disk_lost()
 
     def pause(self, duration_s: float) -> None:
         """SIGSTOP, or a write to a slow disk: messages wait, and its own clock stands still."""
@@ -134,23 +152,50 @@ class SimServer:
         if stream in self.told:
             self.told[stream](word)
 
+    def propose(
+        self, id: ReplicaId, *, looked: bool, offer: SaveOffer | None
+    ) -> ColdStartAnswer | Refusal | None:
+        """What a group is told that asks how to start; None if the call fails."""
+        starts, now_s = self.machine.cold_starts, self.now_s()
+        outcome, effects = starts.propose(id, looked=looked, offer=offer, now_s=now_s)
+        self.carry_out(effects)
+        if isinstance(outcome, Refusal):
+            return outcome
+        record = outcome.record
+        if record is not None and record.restore is not None:
+            before = self.machine.record.restore
+            if before is None or before.save != record.restore.save:
+                self.restores.decide(record.restore.save)
+            if not self._try_to_write(record):
+                return None
+            self.carry_out(starts.recorded(id, record, now_s))
+        self.restores.told(id, outcome.answer)
+        return outcome.answer
+
     def _persist(self, record: JobRecord) -> None:
-        """A disk that can be full, slow, or belong to a machine that crashes in the middle."""
         if self.disk_full:
             self.carry_out(self.machine.persist_failed(self.now_s()))
-            return
+        elif self._try_to_write(record):
+            if self.world.chance(0.02):
+                self.pause(0.5)
+            self.carry_out(self.machine.persisted(record, self.now_s()))
+
+    def _try_to_write(self, record: JobRecord) -> bool:
+        """A disk that can be full, or belong to a machine that crashes in the middle."""
+        if self.disk_full:
+            return False
         if self.world.chance(0.01):
             if self.world.chance(0.5):
                 self._write(record)
             self.crash(down_s=0.5)
-            return
+            return False
         self._write(record)
-        if self.world.chance(0.02):
-            self.pause(0.5)
-        self.carry_out(self.machine.persisted(record, self.now_s()))
+        return True
 
     def _write(self, record: JobRecord) -> None:
         self.before, self.disk = self.disk, record
+        if record.restore is not None and record.restore != self.before.restore:
+            self.judge.highest_step = record.max_step
 
 
 class Judge:
@@ -165,13 +210,23 @@ class Judge:
         self.holders: dict[Key, str] = {}
         self.replaced: set[str] = set()
         self._is_first = True
+        self._last: Quorum | None = None
 
     def server_started(self) -> None:
         self._is_first = True
         if not self._server.with_disk:
-            self.highest_step = 0
-            self.holders.clear()
-            self.replaced.clear()
+            self._forget()
+
+    def disk_lost(self) -> None:
+        """Nobody lives, and what was on record is gone: ids go on above those of the saves."""
+        self._forget()
+        self._last = None
+
+    def _forget(self) -> None:
+        self.highest_step = 0
+        self.holders.clear()
+        self.replaced.clear()
+        self._server.restores.forget()
 
     def issued(self, quorum: Quorum) -> None:
         names = [member.id.text for member in quorum.members]
@@ -183,7 +238,9 @@ class Judge:
         self._check_id(quorum)
         self._check_record(quorum)
         self._check_majority(names)
+        self._server.restores.issued(quorum)
         self.quorums.append(quorum)
+        self._last = quorum
         self.highest_step = max(self.highest_step, quorum.max_step)
         self._is_first = False
         self._check_incarnations(quorum)
@@ -199,9 +256,9 @@ class Judge:
             self.holders[member.id.key] = name
 
     def _check_id(self, quorum: Quorum) -> None:
-        if not self.quorums:
+        last = self._last
+        if last is None:
             return
-        last = self.quorums[-1]
         same = [m.place() for m in quorum.members] == [m.place() for m in last.members]
         if self._is_first or not same:
             assert quorum.quorum_id > last.quorum_id, "a new list, or a new server, has a higher id"

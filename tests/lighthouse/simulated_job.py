@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sim_attempt import Attempt
-from sim_group import Launcher
+from sim_launcher import Launcher
+from sim_saves import SimSaves
 from sim_server import REAL_DECIDE, SimServer
 from sim_world import World
 
@@ -37,7 +38,11 @@ class SimulatedJob:
         self.faults: Counter[str] = Counter()
         self.server = SimServer(self.world, rules, with_disk=seed % 5 != 0)
         attempts: dict[int, Attempt] = {}
-        self.launchers = [Launcher(self.world, self.server, number, attempts) for number in range(count)]
+        saves = SimSaves(self.world)
+        self.launchers = [
+            Launcher(self.world, self.server, saves, number, attempts) for number in range(count)
+        ]
+        self.server.restores.launchers = self.launchers
         for launcher in self.launchers:
             launcher.siblings = self.launchers
             self.world.after(self.world.random.uniform(0.0, 1.0), launcher.start)
@@ -94,7 +99,7 @@ class SimulatedJob:
         random = self.world.random
         faults = (self._kill, self._kill, self._kill_rank, self._vanish, self._freeze, self._freeze_rank)
         faults += (self._part, self._part, self._abandon, self._abandon, self._drain, self._evict)
-        faults += (self._hang, self._replace_frozen)
+        faults += (self._hang, self._replace_frozen, self._kill_all)
         faults += (self._crash_server, self._pause_server, self._fill_disk, self._cut_streams)
         fault = random.choice(faults)
         self.faults[fault.__name__] += 1
@@ -111,6 +116,16 @@ class SimulatedJob:
         group = self._victim().group
         if group is not None:
             group.die()
+
+    def _kill_all(self) -> None:
+        """A disaster: some hosts close their sockets, some do not, and the server may go with them."""
+        for launcher in self.launchers:
+            if launcher.group is not None:
+                launcher.group.die(seen_after_s=self.world.random.choice((0.02, 0.02, 3.0)))
+        if self.world.chance(0.2):
+            self.server.lose_disk()
+        elif self.world.chance(0.3):
+            self._crash_server()
 
     def _kill_rank(self) -> None:
         """One rank dies; its launcher ends the others a little later."""
@@ -154,7 +169,7 @@ class SimulatedJob:
         """A group is frozen for long, taken for dead, and started anew; then it wakes up."""
         launcher = self._victim()
         if launcher.group is not None and launcher.group.alive:
-            launcher.group.freeze(self.world.random.choice((1.0, 4.0)))
+            launcher.group.freeze(self.world.random.choice((1.0, 6.0)))
             self.world.after(0.6, lambda: launcher.start(although_alive=True))
 
     def _part(self) -> None:

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from threaded import Threaded, threaded
 
-from lighthouse import coordinator as coordinator_module
+from lighthouse import jobs as jobs_module
 from lighthouse import lifeline
 from lighthouse.app import Lighthouse
 from lighthouse.client import (
@@ -26,6 +26,7 @@ from lighthouse.client import (
     Welcome,
 )
 from lighthouse.model import Member, Refusal, parse_replica_id
+from lighthouse.saves import Saves
 from lighthouse.slot import Gone, Slot
 from protos import torchft_pb2
 
@@ -212,6 +213,58 @@ def test_what_was_abandoned_while_the_server_was_away_is_said_when_it_is_back() 
             assert heard.wait()[0].quorum_id == quorum_id
 
 
+def saves_of(server: Threaded) -> Saves:
+    return server.look(lambda lighthouse: lighthouse.coordinator.machines["job"].saves)
+
+
+def test_saves_and_failures_are_said_before_goodbye(server: Threaded) -> None:
+    with AttachStream(server.address, hello()) as stream:
+        stream.open(10)
+        stream.saved(10, 3, 2**40, 1.5)
+        stream.save_failed(20, "no space\n" + "x" * 5000)
+        stream.saved(30, 3, 5, 0.5)
+        assert stream.goodbye(finished=True, step=31)
+    saves = saves_of(server)
+    assert saves.newest is not None
+    assert (saves.newest.step, saves.newest.bytes, saves.newest.seconds) == (30, 5, 0.5)
+    assert dict(saves.failures) == {0: 1}
+
+
+def test_what_happened_to_saves_while_the_server_was_away_is_said_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with threaded() as first:
+        port = int(first.address.rpartition(":")[2])
+        stream = AttachStream(first.address, hello())
+        stream.open(10)
+        stream.saved(10, 3, 5, 0.5)
+        stream.save_failed(20, "no space")
+        stream.progress(21, Phase.COMMIT)
+        first.wait(lambda slot: slot is not None and slot.step == 21)
+        assert dict(saves_of(first).failures) == {0: 1}
+    with stream:
+        stream.save_failed(30, "no space")
+        for step in (40, 50):
+            stream.saved(step, 3, 5, 0.5)
+        assert stream._saved is not None
+        stream._saved_at_s -= 1000.0
+        with threaded(port=port) as second:
+            assert stream.goodbye(finished=False, step=51, timeout_s=10)
+            saves = saves_of(second)
+            assert saves.newest is not None
+            assert saves.newest.step == 50
+            assert saves.newest.age_s == pytest.approx(1000.0, abs=10.0)
+            assert dict(saves.failures) == {0: 2}
+
+
+def test_failures_that_nobody_hears_are_bounded() -> None:
+    stream = AttachStream("127.0.0.1:1", hello())
+    for step in range(1000):
+        stream.save_failed(step, "no space")
+    assert [word.step for word in stream._failures] == list(range(984, 1000))
+    stream.close()
+
+
 def test_eviction_is_told_once_on_every_stream_and_is_final(server: Threaded) -> None:
     heard = [Heard(), Heard()]
     with (
@@ -273,7 +326,7 @@ def test_drain_is_told(server: Threaded) -> None:
 
 
 def test_a_silent_rank_is_evicted_and_a_busy_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "SHORTEST_PULSE_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(jobs_module, "SHORTEST_PULSE_TIMEOUT_S", 0.4)
     monkeypatch.setattr(lifeline, "PULSE_INTERVAL_S", 0.05)
     heard = Heard()
     with (

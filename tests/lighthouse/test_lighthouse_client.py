@@ -13,14 +13,17 @@ from threaded import Threaded, threaded
 
 from lighthouse.client import (
     AttachStream,
+    ColdStart,
     NoticeKind,
     RefusedError,
+    SaveOffer,
     UnreachableError,
     drain,
     evict,
     forget,
     leave,
     parse_address,
+    propose_save,
     status,
     wait_until_reachable,
     watch_events,
@@ -50,19 +53,19 @@ def test_status_and_forget(server: Threaded) -> None:
         forget(server.address, "a b")
 
 
+def full(_store: MemoryStore, *_arguments: object) -> None:
+    raise StoreError("cannot write to the state directory: check the disk and its permissions")
+
+
 def test_a_full_disk_is_the_reason_that_the_operator_hears(
     server: Threaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_store: MemoryStore, *_arguments: object) -> None:
-        raise StoreError("cannot write to the state directory: check the disk and its permissions")
-
     with AttachStream(server.address, hello()) as stream:
         stream.open(10)
         monkeypatch.setattr(MemoryStore, "write", full)
         with pytest.raises(RefusedError, match="refuses: cannot write to the state directory"):
             evict(server.address, "job", 0)
         assert stream.goodbye(finished=False, step=0)
-    monkeypatch.setattr(MemoryStore, "forget", full)
     server.wait(lambda slot: slot is not None and not slot.lines)
     with pytest.raises(RefusedError, match="refuses: cannot write to the state directory"):
         forget(server.address, "job")
@@ -83,6 +86,27 @@ def test_evict_and_drain_say_whether_the_group_lives(server: Threaded) -> None:
         heard.wait_for(NoticeKind.EVICTED)
         assert [notice.kind for notice in heard.notices] == [NoticeKind.DRAIN, NoticeKind.EVICTED]
     assert not drain(server.address, "job", 0)
+
+
+def test_how_to_start_when_nobody_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    save = SaveOffer(name="step-7", step=7, quorum_id=2**50)
+    with threaded(heartbeat_timeout_ms=200) as server, AttachStream(server.address, hello()) as stream:
+        stream.open(10)
+        wait_until(lambda: propose_save(server.address, "job/0:a", looked=False).verdict is ColdStart.LOOK)
+        assert propose_save(server.address, "job/0:a", looked=True).verdict is ColdStart.FRESH
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryStore, "write", full)
+            with pytest.raises(UnreachableError, match="cannot write to the state directory"):
+                propose_save(server.address, "job/0:a", looked=True, offer=save)
+        answer = propose_save(server.address, "job/0:a", looked=True, offer=save)
+        assert (answer.verdict, answer.save) == (ColdStart.RESTORE, save)
+        with pytest.raises(RefusedError, match="unknown: no group of this replica id is attached"):
+            propose_save(server.address, "job/1:a", looked=False)
+        with pytest.raises(RefusedError, match="a group of a job"):
+            propose_save(server.address, "pool", looked=False)
+        stream.goodbye(finished=False, step=0)
+    with pytest.raises(UnreachableError):
+        propose_save("127.0.0.1:1", "job/0:a", looked=False)
 
 
 def test_leave_without_a_stream(server: Threaded) -> None:

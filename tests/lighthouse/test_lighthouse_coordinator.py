@@ -1,4 +1,4 @@
-"""The coordinator: jobs in memory are bounded, a sick disk stops quorums and loses nothing."""
+"""The coordinator: calls and streams; a sick disk stops quorums and decisions, and loses nothing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,10 +7,19 @@ from pathlib import Path
 import pytest
 from serving import config
 
-from lighthouse import coordinator as coordinator_module
 from lighthouse.clock import ManualClock, RunningClock
-from lighthouse.coordinator import Coordinator, JobAliveError
-from lighthouse.model import Hello, JobRecord, Member, Refusal, StartMode, parse_replica_id
+from lighthouse.coordinator import Coordinator
+from lighthouse.model import (
+    ColdStart,
+    ColdStartAnswer,
+    Hello,
+    JobRecord,
+    Member,
+    Refusal,
+    SaveOffer,
+    StartMode,
+    parse_replica_id,
+)
 from lighthouse.store import MemoryStore, StoreError
 from protos import torchft_pb2
 
@@ -127,36 +136,51 @@ def test_what_is_on_record_is_taken_up() -> None:
     run(body, store)
 
 
-def test_idle_jobs_make_room_and_busy_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "MAX_JOBS", 2)
+def test_no_save_is_decided_on_while_the_disk_is_full() -> None:
+    store = SickStore()
+    store.write(JobRecord(job="job", quorum_id=7, members=("job/0:a",), max_step=40))
+    offer = SaveOffer(name="save", step=30, quorum_id=7)
+    id = parse_replica_id("job/0:b")
+
+    async def body(coordinator: Coordinator, clock: ManualClock, store: SickStore) -> None:
+        coordinator.attach(hello(0, "b"))
+        clock.advance(5.0)
+        coordinator.tick()
+        store.full = True
+        with pytest.raises(StoreError, match="the disk is full"):
+            coordinator.propose_save(id, looked=True, offer=offer)
+        assert coordinator.machines["job"].record.restore is None
+        store.full = False
+        answer = coordinator.propose_save(id, looked=True, offer=offer)
+        assert isinstance(answer, ColdStartAnswer)
+        assert (answer.verdict, answer.save) == (ColdStart.RESTORE, offer)
+
+    record = run(body, store).load()["job"]
+    assert (record.max_step, record.members) == (30, ())
+    assert record.restore is not None
+
+    async def after_a_restart(coordinator: Coordinator, clock: ManualClock, _store: SickStore) -> None:
+        coordinator.attach(hello(0, "c"))
+        clock.advance(5.0)
+        answer = coordinator.propose_save(parse_replica_id("job/0:c"), looked=False, offer=None)
+        assert isinstance(answer, ColdStartAnswer)
+        assert answer.verdict is ColdStart.LOOK, "whoever was told is gone for good"
+
+    run(after_a_restart, store)
+
+
+def test_a_proposal_for_a_job_that_nobody_runs_makes_none() -> None:
+    id = parse_replica_id("job/0:a")
 
     async def body(coordinator: Coordinator, clock: ManualClock, _store: SickStore) -> None:
-        first = await quorum_id(coordinator, "one/0:a")
-        await quorum_id(coordinator, "two/0:a")
-        assert await coordinator.ask(member("three/0:a")) is Refusal.TOO_MANY_JOBS
-        assert coordinator.beat(parse_replica_id("three/0:a")) is Refusal.TOO_MANY_JOBS
-        clock.advance(6.0)
-        coordinator.beat(parse_replica_id("two/0:a"))
-        coordinator.tick()
-        await quorum_id(coordinator, "three/0:a")
-        assert set(coordinator.machines) == {"two", "three"}
-        clock.advance(6.0)
-        coordinator.tick()
-        assert await quorum_id(coordinator, "one/0:b") > first
+        answer = coordinator.propose_save(id, looked=False, offer=None)
+        assert isinstance(answer, ColdStartAnswer)
+        assert answer.verdict is ColdStart.WAIT, "its group may not be attached again yet"
+        clock.advance(5.0)
+        assert coordinator.propose_save(id, looked=False, offer=None) is Refusal.UNKNOWN
+        assert coordinator.machines == {}
 
     run(body)
-
-
-def test_forget() -> None:
-    async def body(coordinator: Coordinator, clock: ManualClock, _store: SickStore) -> None:
-        await quorum_id(coordinator, "job/0:a")
-        with pytest.raises(JobAliveError, match="groups of job are alive"):
-            coordinator.forget("job")
-        clock.advance(6.0)
-        assert coordinator.forget("job")
-        assert not coordinator.forget("job")
-
-    assert run(body).load() == {}
 
 
 def test_hanging_up_ends_calls_and_streams() -> None:

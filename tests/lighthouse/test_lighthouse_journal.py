@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lighthouse.effects import Persist
 from lighthouse.journal import Journal
-from lighthouse.model import JobRecord, Member, Quorum, parse_replica_id
+from lighthouse.model import JobRecord, Member, Quorum, Restore, SaveOffer, parse_replica_id
 
 START = JobRecord(job="job", quorum_id=4, members=("job/0:a",), max_step=7)
 
@@ -62,3 +62,31 @@ def test_a_job_that_never_had_a_quorum_leaves_no_trace() -> None:
     journal.amend(finished_step=3)
     assert len(journal.flush(100.0)) == 1
     assert not journal.end_is_durable
+
+
+def test_a_save_that_is_to_be_loaded_is_kept_until_a_quorum_has_its_step() -> None:
+    restore = Restore(save=SaveOffer(name="save", step=7, quorum_id=4), told=((0, "c0ffee"),))
+    journal = Journal(replace(START, members=(), restore=restore), step_record_s=1.0)
+    below = journal.propose(quorum(5, 6), changed=True)
+    assert below is not None
+    assert below.record.restore == restore
+    journal.failed()
+    reached = journal.propose(quorum(5, 7), changed=True)
+    assert reached is not None
+    assert reached.record.restore is None
+    journal.written(reached.record, 1.0)
+    assert journal.record.restore is None
+
+
+def test_what_is_on_disk_already_is_not_written_again() -> None:
+    journal = Journal(START, step_record_s=1.0)
+    journal.adopt(replace(START, max_step=3), 5.0)
+    assert journal.record.max_step == 3
+    assert journal.is_settled
+    assert journal.flush(100.0) == []
+
+
+def test_of_a_job_in_which_nothing_has_happened_nothing_is_written() -> None:
+    journal = Journal(JobRecord(job="job", quorum_id=7, floor=7), step_record_s=1.0)
+    journal.amend(tombs=(("dead", "evicted"),))
+    assert journal.flush(100.0) == []

@@ -23,7 +23,7 @@ def test_three_groups_start_and_step() -> None:
         0.0 attach 0a
           => 0a starts: FRESH, step 0
         0.1 attach 1a
-          => 1a starts: HEAL, step 0
+          => 1a starts: FRESH, step 0
         0.2 ask 0a 0
         0.2 why
           => expected_groups: waiting for the expected groups: 1 of 3 ask, 0.0 s of 60.0 s
@@ -95,7 +95,7 @@ def test_a_new_incarnation_replaces_the_old_one_at_once() -> None:
         0.0 attach 0a
           => 0a starts: FRESH, step 0
         0.0 attach 1a
-          => 1a starts: HEAL, step 0
+          => 1a starts: FRESH, step 0
         0.0 ask 1a 0
         0.0 ask 0a 0
           => on disk: quorum 1, step 0
@@ -236,7 +236,7 @@ def test_a_planned_leave_costs_the_others_nothing() -> None:
         0.0 attach 0a
           => 0a starts: FRESH, step 0
         0.0 attach 1a
-          => 1a starts: HEAL, step 0
+          => 1a starts: FRESH, step 0
         0.0 ask 0a 0
         0.0 ask 1a 0
           => on disk: quorum 1, step 0

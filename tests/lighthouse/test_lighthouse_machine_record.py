@@ -88,7 +88,7 @@ def test_an_eviction_that_could_not_be_written_is_written_as_soon_as_there_is_ro
     )
 
 
-def test_a_step_on_record_means_heal_also_after_a_restart() -> None:
+def test_a_step_on_record_that_nobody_has_means_restore_also_after_a_restart() -> None:
     check(
         """
         0.0 ask 0a 0
@@ -99,7 +99,7 @@ def test_a_step_on_record_means_heal_also_after_a_restart() -> None:
           => quorum 1 [0] step 1, to 0a
         5.0 restart
         5.0 attach 0b
-          => 0b starts: HEAL, step 1
+          => 0b starts: RESTORE, step 1
         """
     )
 

@@ -1,10 +1,25 @@
-"""Replica ids: what is taken, what is refused, and that the secret is never shown."""
+"""The nouns: which ids and names are taken and which refused, and that no secret is ever shown."""
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lighthouse.model import POOL, Member, Phase, Quorum, StartMode, is_job_name, label, parse_replica_id
+from lighthouse.model import (
+    POOL,
+    ColdStart,
+    JobRecord,
+    Member,
+    Phase,
+    Quorum,
+    Restore,
+    SaveOffer,
+    StartMode,
+    is_job_name,
+    label,
+    parse_replica_id,
+)
 from protos import lighthouse_pb2
 
 MALFORMED = (
@@ -71,3 +86,32 @@ def test_numbers_are_those_of_the_wire() -> None:
     assert {f"PHASE_{p.name}": p.value for p in Phase} == dict(lighthouse_pb2.Phase.items())
     known = {f"START_MODE_{m.name}": m.value for m in StartMode}
     assert known.items() <= dict(lighthouse_pb2.StartMode.items()).items()
+    cold = {f"COLD_START_{m.name}": m.value for m in ColdStart} | {"COLD_START_UNSPECIFIED": 0}
+    assert cold == dict(lighthouse_pb2.ColdStart.items())
+
+
+@pytest.mark.parametrize("name", ["", "a" * 201, "a/b", "..", "-a", "a b", "a\n", "\u00e4"])
+def test_what_no_save_is_called(name: str) -> None:
+    with pytest.raises(ValueError, match="malformed name of a save: want 1 to 200"):
+        SaveOffer(name=name, step=1, quorum_id=1)
+
+
+@pytest.mark.parametrize(("step", "quorum_id"), [(-1, 0), (0, -1), (2**62, 0), (0, 2**62)])
+def test_numbers_that_no_save_has(step: int, quorum_id: int) -> None:
+    with pytest.raises(ValueError, match="step and quorum_id must be"):
+        SaveOffer(name="a" * 200, step=step, quorum_id=quorum_id)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"members": ("job/0:a",)},
+        {"max_step": 1},
+        {"finished_step": 0},
+        {"restore": Restore(save=SaveOffer(name="a", step=0, quorum_id=0), told=())},
+    ],
+)
+def test_a_record_is_blank_until_something_happens(fields: dict[str, object]) -> None:
+    blank = JobRecord(job="job", quorum_id=7, floor=7)
+    assert blank.is_blank
+    assert not replace(blank, **fields).is_blank  # type: ignore[arg-type]

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import math
 
 import grpc
+import pytest
 from serving import Caller, code_of, hello, run, until
 
 from lighthouse.model import StartMode
@@ -34,9 +36,102 @@ def test_start_modes() -> None:
             call = caller.attach()
             await call.write(hello(group))
             modes.append((await call.read()).welcome.start_mode)
-        assert modes == [StartMode.FRESH, StartMode.HEAL]
+        assert modes == [StartMode.FRESH, StartMode.FRESH]
+        await asyncio.gather(caller.quorum("job/0:a"), caller.quorum("job/1:a"))
+        late = caller.attach()
+        await late.write(hello(2))
+        assert (await late.read()).welcome.start_mode == StartMode.HEAL
 
     run(body)
+
+
+def proposal(replica_id: str = "job/0:b", **fields: object) -> bytes:
+    return pb.ProposeSaveRequest(replica_id=replica_id, **fields).SerializeToString()  # type: ignore[arg-type]
+
+
+def test_a_save_is_proposed_and_loaded() -> None:
+    async def body(caller: Caller) -> None:
+        stream = await caller.attached(0)
+        await caller.quorum("job/0:a")
+        await caller.quorum("job/0:a", step=9)
+        stream.cancel()
+        await until(lambda: gone(caller, 0) is Gone.STREAM_BROKE)
+        again = caller.attach()
+        await again.write(hello(0, "b"))
+        welcome = (await again.read()).welcome
+        assert (welcome.start_mode, welcome.step) == (StartMode.RESTORE, 9)
+        machine = caller.lighthouse.coordinator.machines["job"]
+        machine.cold_starts._warm_until_s = float("-inf")
+        offer = pb.SaveOffer(name="step-7", step=7, quorum_id=1)
+        verdicts = []
+        for request in (proposal(), proposal(looked=True, save=offer), proposal()):
+            reply = pb.ProposeSaveResponse.FromString(await caller.raw(METHOD + "ProposeSave", request))
+            verdicts.append((reply.verdict, reply.save.name))
+        wanted = [pb.COLD_START_LOOK, pb.COLD_START_RESTORE, pb.COLD_START_RESTORE]
+        assert verdicts == list(zip(wanted, ("", "step-7", "step-7"), strict=True))
+        (job,) = (await status(caller))["jobs"]  # type: ignore[misc]
+        assert job["restore"] == {"save": "step-7", "step": 7}
+        again.cancel()
+
+    run(body)
+
+
+def test_malformed_proposals_are_refused() -> None:
+    good = {"name": "step-7", "step": 7, "quorum_id": 1}
+    bad = [
+        b"\xff",
+        proposal("pool"),
+        proposal("job/zero:a"),
+        proposal("job/7:never-seen"),
+        proposal(save=pb.SaveOffer(**good)),  # type: ignore[arg-type]
+        *(
+            proposal(looked=True, save=pb.SaveOffer(**(good | wrong)))  # type: ignore[arg-type]
+            for wrong in (
+                {"name": ""},
+                {"name": "x" * 201},
+                {"name": "../x"},
+                {"step": -1},
+                {"quorum_id": -1},
+            )
+        ),
+        proposal(looked=True, save=pb.SaveOffer(name="x", quorum_id=2**63 - 1)),
+    ]
+
+    async def body(caller: Caller) -> None:
+        stream = await caller.attached(0, "b")
+        caller.lighthouse.coordinator.machines["job"].cold_starts._warm_until_s = float("-inf")
+        for request in bad:
+            call = caller.raw(METHOD + "ProposeSave", request)
+            assert await code_of(call) is grpc.StatusCode.INVALID_ARGUMENT, request
+        stream.cancel()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step": -1},
+        {"quorum_id": -1},
+        {"bytes": -1},
+        {"seconds": -1.0},
+        {"seconds": math.nan},
+        {"age_s": -1.0},
+    ],
+)
+def test_a_malformed_word_about_a_save_ends_the_stream(wrong: dict[str, float]) -> None:
+    word = pb.AttachRequest(saved=pb.Saved(**wrong))  # type: ignore[arg-type]
+    run(lambda caller: _is_refused(caller, word))
+
+
+def test_a_malformed_word_about_a_failed_save_ends_the_stream() -> None:
+    run(lambda caller: _is_refused(caller, pb.AttachRequest(save_failed=pb.SaveFailed(step=-1))))
+
+
+async def _is_refused(caller: Caller, word: pb.AttachRequest) -> None:
+    stream = await caller.attached(0)
+    await stream.write(word)
+    assert await code_of(stream) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_cut_stream_frees_the_others_at_once() -> None:

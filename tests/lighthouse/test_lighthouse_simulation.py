@@ -1,4 +1,4 @@
-"""Thousands of seeded lives of a job under a nemesis; and broken machines, each of which is caught.
+"""Many seeded lives of a job under a nemesis; and broken machines, each of which is caught.
 
 HEADWAY_SIM_SEEDS=N plays N seeds instead; a failing seed is named, and
 `python tests/lighthouse/simulated_job.py SEED` plays it again.
@@ -7,33 +7,37 @@ HEADWAY_SIM_SEEDS=N plays N seeds instead; a failing seed is named, and
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from simulated_job import SimulatedJob
 
 from lighthouse import quorum
+from lighthouse.cold_start import ColdStarts, Outcome, Whereabouts
 from lighthouse.effects import Effect
 from lighthouse.ended import EndedAttempts
 from lighthouse.lookout import Lookout
 from lighthouse.machine import JobMachine
-from lighthouse.model import Member, Quorum
+from lighthouse.model import Member, Quorum, SaveOffer, StartMode
 from lighthouse.quorum_book import QuorumBook
 from lighthouse.slot import Gone, Slot
 from lighthouse.table import Effects, Table
 
-SEEDS = int(os.environ.get("HEADWAY_SIM_SEEDS", "2000"))
+SEEDS = int(os.environ.get("HEADWAY_SIM_SEEDS", "1800"))
 SEEDS_PER_MUTATION = 400
 
 
 def test_rules_hold_and_everybody_commits_again_when_faults_stop() -> None:
-    quorums = 0
+    quorums = restores = 0
     faults: Counter[str] = Counter()
     for seed in range(SEEDS):
         job = SimulatedJob(seed).live()
         quorums += len(job.server.judge.quorums)
+        restores += job.server.restores.decided
         faults += job.faults
     assert quorums > 5 * SEEDS, "the nemesis must leave room for quorums"
-    assert len(faults) == 15
+    assert restores > SEEDS / 5, "now and then nobody is left who has the state"
+    assert len(faults) == 16
     assert min(faults.values()) > SEEDS / 10, "every kind of fault has its turn"
 
 
@@ -100,6 +104,54 @@ def nobody_is_buried(*_arguments: object) -> None:
     """Who was counted out may come back."""
 
 
+def everybody_is_dead(_starts: ColdStarts, _now_s: float) -> Whereabouts:
+    """A save is loaded although a group has the state."""
+    return Whereabouts.NOWHERE
+
+
+def nobody_is_surely_dead(_starts: ColdStarts, _now_s: float) -> Whereabouts:
+    """No save is ever loaded."""
+    return Whereabouts.UNSURE
+
+
+def each_its_own_save(*_arguments: object) -> bool:
+    """What others load does not matter."""
+    return False
+
+
+def always_fresh(_starts: ColdStarts, _now_s: float) -> StartMode:
+    """Whoever starts, starts at step 0."""
+    return StartMode.FRESH
+
+
+def told_before_decided(starts: ColdStarts, slot: Slot, save: SaveOffer) -> Outcome:
+    """Which save it is goes to the group before it goes to disk."""
+    return Outcome(answer=RESTORE(starts, slot, save).answer)
+
+
+def record_stays(starts: ColdStarts, slot: Slot, save: SaveOffer) -> Outcome:
+    """The job must reach the step that was lost before anybody may go on."""
+    return _with_record(starts, slot, save, max_step=starts._book.record.max_step)
+
+
+def ids_of_saves_do_not_count(starts: ColdStarts, slot: Slot, save: SaveOffer) -> Outcome:
+    """After the loss of a disk ids begin anew."""
+    return _with_record(starts, slot, save, quorum_id=starts._book.record.quorum_id)
+
+
+def _with_record(starts: ColdStarts, slot: Slot, save: SaveOffer, **changes: object) -> Outcome:
+    outcome = RESTORE(starts, slot, save)
+    record = outcome.record and replace(outcome.record, **changes)  # type: ignore[arg-type]
+    return replace(outcome, record=record)
+
+
+def nobody_is_displaced(*_arguments: object) -> list[str]:
+    """Who was told to load another save may come back with it."""
+    return []
+
+
+RESTORE = ColdStarts._restore
+
 MUTATIONS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "no minimum": (quorum, "_min_replicas", no_objection),
     "no majority": (quorum, "_no_majority", no_objection),
@@ -116,6 +168,14 @@ MUTATIONS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "asking again means nothing": (JobMachine, "_say_asks_again", no_second_ask),
     "nobody looks out": (Lookout, "look", nobody_looks),
     "nobody is buried": (QuorumBook, "amend_lineage", nobody_is_buried),
+    "everybody is dead": (ColdStarts, "_whereabouts", everybody_is_dead),
+    "nobody is surely dead": (ColdStarts, "_whereabouts", nobody_is_surely_dead),
+    "each its own save": (ColdStarts, "_is_being_loaded", each_its_own_save),
+    "always fresh": (ColdStarts, "start_mode", always_fresh),
+    "told before decided": (ColdStarts, "_restore", told_before_decided),
+    "the record stays": (ColdStarts, "_restore", record_stays),
+    "ids of saves do not count": (ColdStarts, "_restore", ids_of_saves_do_not_count),
+    "nobody is displaced": (ColdStarts, "_displaced", nobody_is_displaced),
 }
 
 

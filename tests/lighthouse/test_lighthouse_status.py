@@ -2,7 +2,7 @@
 
 from machine_transcript import Transcript
 
-from lighthouse.page import remarks, render_page
+from lighthouse.page import remarks, render_page, saves_line
 from lighthouse.quorum import Rules
 from lighthouse.status import Document, describe_job
 
@@ -70,3 +70,27 @@ def test_the_page_of_a_finished_job() -> None:
     assert job["finished_step"] == 10
     page = render_page({"uptime_s": 3.0, "store": "ok", "jobs": [job]})
     assert "Finished at step 10." in page
+
+
+def test_the_newest_save_and_the_failures() -> None:
+    assert document()["save"] is None
+    job = document(SCENARIO + "1.0 failed 0a 3\n", now_s=1.0)
+    assert job["save"] == {"step": None, "age_s": None, "bytes": None, "seconds": None, "failures": 1}
+    assert saves_line(job) == "failed saves: 1"
+    job = document(SCENARIO + "1.0 saved 0a 4 1\n1.0 failed 0a 3\n1.0 failed 1a 3", now_s=3.5)
+    assert job["save"] == {"step": 4, "age_s": 2.5, "bytes": 2_500_000, "seconds": 1.5, "failures": 2}
+    said = "saved step 4 2 s ago, 2.5 MB in 1.5 s; failed saves: 2"
+    assert saves_line(job) == said
+    page = render_page({"uptime_s": 3.0, "store": "ok", "jobs": [job]})
+    assert f"<p>S{said[1:]}.</p>" in page
+
+
+def test_what_all_groups_are_to_load_and_until_when() -> None:
+    disaster = "2.0 cut 0a\n2.0 cut 1a\n2.0 evict 2\n2.1 attach 0b\n2.2 propose 0b 3 1\n"
+    job = document(SCENARIO + disaster, now_s=2.3)
+    assert job["restore"] == {"save": "save-3-1", "step": 3}
+    assert (job["quorum"]["step"], job["quorum"]["members"]) == (3, [])
+    page = render_page({"uptime_s": 3.0, "store": "ok", "jobs": [job]})
+    assert "<p>All groups load the save of step 3.</p>" in page
+    job = document(SCENARIO + disaster + "2.4 ask 0b 3", now_s=2.5)
+    assert (job["restore"], job["quorum"]["id"]) == (None, 2)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lighthouse import store as store_module
-from lighthouse.model import Identity, JobRecord, Refusal
+from lighthouse.model import Identity, JobRecord, Refusal, Restore, SaveOffer
 from lighthouse.store import FILE_NAME, MemoryStore, SqliteStore, Store, StoreError, open_store
 
 RECORD = JobRecord(
@@ -20,6 +20,8 @@ RECORD = JobRecord(
     holders=((0, "c0ffee"), (1, "beef")),
     tombs=(("dead", Refusal.SUPERSEDED), ("feed", Refusal.EVICTED)),
     identity=Identity(fingerprint="f", group_world_size=2, platform="p"),
+    floor=3,
+    restore=Restore(save=SaveOffer(name="step-41", step=41, quorum_id=6), told=((0, "c0ffee"), (1, "beef"))),
 )
 
 
@@ -112,16 +114,21 @@ def test_what_a_crash_left_while_the_first_file_was_made_is_no_obstacle(state_di
     store.close()
 
 
-def test_a_file_of_the_first_version_is_taken_over(state_dir: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_earlier_version_is_taken_over(state_dir: Path, version: int) -> None:
     state_dir.mkdir()
     database = sqlite3.connect(state_dir / FILE_NAME, isolation_level=None)
+    lineage, identity = "lineage text not null default '{}'", "identity text not null default '{}'"
     database.execute(
         "create table jobs (job text primary key, quorum_id integer not null, members text not null,"
-        " max_step integer not null, finished_step integer) strict"
+        " max_step integer not null, finished_step integer"
+        + (f", {lineage}, {identity}) strict" if version == 2 else ") strict")
     )
-    database.execute("insert into jobs values ('job', 7, '[\"job/0:a\"]', 41, null)")
+    database.execute(
+        "insert into jobs (job, quorum_id, members, max_step) values ('job', 7, '[\"job/0:a\"]', 41)"
+    )
     database.execute(f"pragma application_id = {store_module._APPLICATION_ID}")
-    database.execute("pragma user_version = 1")
+    database.execute(f"pragma user_version = {version}")
     database.close()
     for _ in range(2):
         store = SqliteStore(state_dir)

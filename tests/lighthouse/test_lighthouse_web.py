@@ -6,9 +6,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serving import Caller, run
+from serving import Caller, run, until
 
 from lighthouse.quorum import Reason
+from protos import lighthouse_pb2 as pb
 
 
 async def ask(caller: Caller, request: str) -> tuple[str, dict[str, str], str]:
@@ -73,6 +74,28 @@ def test_metrics_parse_and_have_no_secret_and_no_address() -> None:
         steps = families[prefix + "group_step"].samples
         assert {sample.labels["group"]: sample.value for sample in steps} == {"0": 0, "1": 0}
         assert families[prefix + "quorums"].samples[1].value == 1
+
+    run(body)
+
+
+def test_metrics_of_saves() -> None:
+    async def body(caller: Caller) -> None:
+        stream = await caller.attached(3)
+        await stream.write(
+            pb.AttachRequest(saved=pb.Saved(step=7, quorum_id=1, bytes=500, seconds=2.5, age_s=60))
+        )
+        await stream.write(pb.AttachRequest(save_failed=pb.SaveFailed(step=9, cause="no space")))
+        saves = caller.lighthouse.coordinator.machines["job"].saves
+        await until(lambda: bool(saves.failures))
+        lines = (await get(caller, "/metrics")).splitlines()
+        prefix = "headway_lighthouse_job_save_"
+        assert prefix + 'duration_seconds{job="job"} 2.5' in lines
+        assert prefix + 'bytes{job="job"} 500.0' in lines
+        assert prefix + 'failures_total{group="3",job="job"} 1.0' in lines
+        (age,) = [line for line in lines if line.startswith(prefix + 'age_seconds{job="job"}')]
+        assert 60 <= float(age.split()[1]) < 80
+        assert "<p>Saved step 7 6" in await get(caller, "/")
+        stream.cancel()
 
     run(body)
 

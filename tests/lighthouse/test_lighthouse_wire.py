@@ -1,12 +1,19 @@
-"""torchft's messages: fields that we do not know reach the other members."""
+"""Messages and nouns: unknown fields reach the other members, and nonsense is refused."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lighthouse.model import Quorum
-from lighthouse.wire import decode, encode_reply, member_of
-from protos import torchft_pb2
+from lighthouse.model import ColdStart, ColdStartAnswer, Quorum, SaveOffer
+from lighthouse.wire import (
+    cold_start_message,
+    cold_start_of,
+    decode,
+    encode_reply,
+    member_of,
+    proposal_of,
+)
+from protos import lighthouse_pb2, torchft_pb2
 
 # Field 100, length-delimited: what a newer client might send.
 UNKNOWN = b"\xa2\x06\x03new"
@@ -75,3 +82,49 @@ def test_any_bytes_are_a_member_or_one_sentence(data: bytes) -> None:
 def test_bytes_that_are_no_message() -> None:
     with pytest.raises(ValueError, match="this is no LighthouseHeartbeatRequest"):
         decode(torchft_pb2.LighthouseHeartbeatRequest, b"\xff" * 9)
+
+
+SAVE = SaveOffer(name="step-7", step=7, quorum_id=1)
+
+
+def test_a_proposal_is_read() -> None:
+    save = lighthouse_pb2.SaveOffer(name="step-7", step=7, quorum_id=1)
+    request = lighthouse_pb2.ProposeSaveRequest(replica_id="job/2:u", looked=True, save=save)
+    id, looked, offer = proposal_of(request)
+    assert (id.text, looked, offer) == ("job/2:u", True, SAVE)
+    request.ClearField("save")
+    assert proposal_of(request)[1:] == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"replica_id": "pool"}, "a group of a job"),
+        ({"replica_id": "job/2"}, "malformed replica id"),
+        ({"save": {"name": "x"}, "looked": False}, "without having looked"),
+        ({"save": {"name": "x" * 201}}, "malformed name of a save"),
+        ({"save": {"name": "a/b"}}, "malformed name of a save"),
+        ({"save": {"name": "a\n"}}, "malformed name of a save"),
+        ({"save": {"name": "x", "step": -1}}, "malformed save"),
+        ({"save": {"name": "x", "quorum_id": 2**62}}, "malformed save"),
+    ],
+)
+def test_a_proposal_that_makes_no_sense_is_refused(fields: dict[str, object], why: str) -> None:
+    request = lighthouse_pb2.ProposeSaveRequest(**({"replica_id": "job/2:u", "looked": True} | fields))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=why):
+        proposal_of(request)
+
+
+@pytest.mark.parametrize("verdict", ColdStart)
+def test_an_answer_comes_back_as_it_was_given(verdict: ColdStart) -> None:
+    save = SAVE if verdict is ColdStart.RESTORE else None
+    answer = ColdStartAnswer(verdict=verdict, save=save, cause="why")
+    assert cold_start_of(cold_start_message(answer)) == answer
+
+
+def test_an_answer_of_a_later_version_is_not_understood() -> None:
+    message = lighthouse_pb2.ProposeSaveResponse(verdict=99)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="99"):
+        cold_start_of(message)
+    with pytest.raises(ValueError, match="malformed name"):
+        cold_start_of(lighthouse_pb2.ProposeSaveResponse(verdict=lighthouse_pb2.COLD_START_RESTORE))

@@ -40,7 +40,6 @@ def test_nobody_is_asked_or_told() -> None:
     stream = AloneStream()
     stream.wait_until_reachable()
     assert stream.attach("", 1, "", "") is StartCheck.GO_ON
-    assert stream.first_quorum(healed=False) is StartCheck.GO_ON
     assert not stream.tells_deaths
     assert not stream.must_heal
     stream.progress(1, Phase.COMPUTE, rounds=2)

@@ -21,9 +21,9 @@ from replica.bridge.transport import Heal, Received
 from replica.errors import UserError
 from replica.ledger import EventKind, Outcome, Reason
 from replica.position import sample_indices
-from replica.recorder import Stopwatch
 from replica.rng import seeded
 from replica.rounds import Peer, deal
+from replica.stopwatch import Stopwatch
 from replica.updater import Updater
 
 ROUNDS = 4
@@ -50,6 +50,7 @@ class FakeGroup:
     world_size: int = 2
 
     def __post_init__(self) -> None:
+        self.stopwatch = Stopwatch()
         self.weight = nn.Parameter(torch.zeros(2))
         self.config = SimpleNamespace(group=self.group, seed=11, micro_batches=ROUNDS * self.world_size)
         self.sum = FloatGradientSum({"weight": self.weight}, ROUNDS)
@@ -68,6 +69,8 @@ class FakeGroup:
             mean=lambda value: value + 100.0,
         )
         self.buffers = SimpleNamespace(check=lambda: None)
+        self.boundaries: list[tuple[Any, ...]] = []
+        self.saves = SimpleNamespace(after_commit=lambda *boundary: self.boundaries.append(boundary))
         self.notices = SimpleNamespace(over=lambda quorum_id: self.over)
         self.stream = SimpleNamespace(
             progress=lambda step, phase: None, abandon=lambda *told: self.abandoned.append(told)
@@ -117,7 +120,7 @@ class FakeGroup:
             for each in members
         ]
         plan = deal(step=STEP, quorum_id=9, rounds=ROUNDS, members=peers)
-        return Attempt(cast(Any, self), start, plan, Stopwatch.start())
+        return Attempt(cast(Any, self), start, plan)
 
     def walk(self, attempt: Attempt, gradient: float = 1.0, loss: float = 0.5) -> list[MicroBatch]:
         done = []
@@ -160,6 +163,7 @@ def test_committed_rounds_are_told_with_the_group_that_ran_each() -> None:
     assert group.attempts[0]["rounds"] == ((0, 0), (1, 3), (2, 0), (3, 3))
     assert group.attempts[0]["participants"] == (0, 3)
     assert group.attempts[0]["healed_from"] == (3,)
+    assert group.boundaries == [(9, (0, 3, 0, 3), f"digest-{STEP}")]
 
 
 def complete(buffer: torch.Tensor) -> None:
@@ -192,6 +196,7 @@ def test_an_attempt_without_a_commit_changes_nothing_keeps_its_rounds_and_says_w
     assert (line["outcome"], line["reason"]) == (Outcome.RETRIED, reason)
     assert line["rounds"] == ((0, 0), (2, 0))
     assert group.sum.held == {0, 2}
+    assert group.boundaries == []
 
 
 def test_the_next_attempt_runs_only_the_rounds_that_are_missing() -> None:

@@ -96,6 +96,7 @@ def test_environment_variables_become_settings_of_the_right_type() -> None:
             "HEADWAY_STEPS": "7",
             "HEADWAY_SEED": "9",
             "HEADWAY_ADVERTISE_ADDR": "10.0.0.1",
+            "HEADWAY_TOKEN_FILE": "/etc/token",
             "HOME": "/root",
         }
     )
@@ -107,6 +108,7 @@ def test_environment_variables_become_settings_of_the_right_type() -> None:
         "steps": 7,
         "seed": 9,
         "advertise_addr": "10.0.0.1",
+        "token_file": Path("/etc/token"),
     }
 
 

@@ -98,8 +98,8 @@ def test_line_has_the_documented_form() -> None:
         "digest": "d1",
         "healed_from": [0],
         "seconds": {
-            "quorum": 0.1, "heal": 0.0, "compute": 0.5, "reduce": 0.0,
-            "vote": 0.0, "commit": 0.0, "total": 0.7,
+            "quorum": 0.1, "configure": 0.0, "heal": 0.0, "compute": 0.5, "reduce": 0.0,
+            "vote": 0.0, "commit": 0.0, "total": 0.7, "save": 0.0, "script": 0.0,
         },
     }  # fmt: skip
 
@@ -114,6 +114,16 @@ def test_floats_that_are_not_finite_become_null(value: float) -> None:
 
 def test_unknown_keys_are_ignored() -> None:
     assert LedgerLine.from_json({**LINE.to_json(), "later": 1}) == LINE
+
+
+def test_a_ledger_from_before_these_phases_were_told_apart_can_be_read() -> None:
+    raw = LINE.to_json()
+    for phase in ("configure", "save", "script"):
+        del raw["seconds"][phase]
+    assert LedgerLine.from_json(raw) == LINE
+    del raw["seconds"]["vote"]
+    with pytest.raises(ValueError, match="vote"):
+        LedgerLine.from_json(raw)
 
 
 @pytest.mark.parametrize(

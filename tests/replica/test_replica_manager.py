@@ -1,4 +1,4 @@
-"""The bridge to torchft's Manager: whose settings count, and a state that is torn is never used."""
+"""The bridge to torchft's Manager: whose settings count, and what it tells of the heal of an attempt."""
 
 import os
 from types import SimpleNamespace
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from replica.bridge.manager import ManagerBridge, take_torchft_environment
 from replica.bridge.transport import Heal
-from replica.errors import RestartError
 
 NAMES = st.sampled_from(["TORCHFT_TIMEOUT_SEC", "TORCHFT_LIGHTHOUSE", "TORCHFT_", "TORCH_HOME", "XTORCHFT_A"])
 
@@ -30,15 +29,20 @@ def test_it_works_on_the_real_environment(monkeypatch: pytest.MonkeyPatch) -> No
     assert "TORCHFT_QUORUM_TIMEOUT_SEC" not in os.environ
 
 
-def test_a_heal_that_broke_off_half_way_ends_this_incarnation() -> None:
+def test_what_became_of_an_earlier_heal_is_forgotten_and_of_this_one_told() -> None:
     bridge = object.__new__(ManagerBridge)
-    transport = SimpleNamespace(heal=Heal(torn=True))
+    bridge._seen_quorum_id = -1
+    transport = SimpleNamespace(heal=Heal(torn=True), stage_for_joiners=lambda step: None)
     bridge._transport = cast(Any, transport)
+    bridge.process_group = cast(Any, SimpleNamespace(peers=(), usable=True))
 
     def start_quorum() -> None:
-        assert not transport.heal.torn  # what became of an earlier heal is forgotten
-        transport.heal.torn = True
+        assert transport.heal == Heal()
+        transport.heal.refused = True
 
-    bridge._manager = cast(Any, SimpleNamespace(start_quorum=start_quorum))
-    with pytest.raises(RestartError, match="neither the old state nor the new"):
-        bridge.begin()
+    manager = SimpleNamespace(
+        start_quorum=start_quorum, current_step=lambda: 3, _quorum_id=7, errored=lambda: None
+    )
+    bridge._manager = cast(Any, manager)
+    start = bridge.begin()
+    assert (start.quorum_id, start.changed, start.heal) == (7, True, Heal(refused=True))

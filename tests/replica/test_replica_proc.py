@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from replica.proc import process, processes
+from replica.proc import age_s, process, processes
 
 
 def test_a_child_is_found_with_its_parent_and_state() -> None:
@@ -37,3 +38,11 @@ def test_a_zombie_is_dead() -> None:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert process(child.pid) is None
         assert child.pid not in processes()
+
+
+def test_a_process_knows_its_age() -> None:
+    began_s = time.monotonic()
+    code = "from replica.proc import age_s; print(age_s())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert 0.0 < float(told) <= time.monotonic() - began_s + 0.02
+    assert age_s() > float(told)

@@ -8,7 +8,7 @@ import pytest
 
 from replica.errors import UserError
 from replica.ledger import EventKind, Outcome, events_path, ledger_path
-from replica.recorder import Recorder, Stopwatch
+from replica.recorder import Recorder
 
 ATTEMPT: dict[str, Any] = {"step": 3, "quorum_id": 7, "outcome": Outcome.COMMITTED}
 
@@ -60,35 +60,3 @@ def test_a_ledger_that_cannot_be_written_leaves_nothing_open(tmp_path: Path) -> 
     with pytest.raises(UserError, match="cannot write below"):
         Recorder(out=tmp_path, group=0, rank=0, incarnation="cafe0001")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-class Ticks:
-    """A clock that is one second later at each reading."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        self.now_s += 1.0
-        return self.now_s
-
-
-def test_the_watch_adds_up_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replica.recorder.time.perf_counter", Ticks())
-    watch = Stopwatch.start()
-    for _ in range(2):
-        with watch.time("compute"):
-            pass
-    with watch.time("vote"):
-        pass
-    seconds = watch.seconds()
-    assert (seconds.compute, seconds.vote, seconds.reduce) == (2.0, 1.0, 0.0)
-    assert seconds.total == 7.0
-
-
-def test_a_phase_that_raises_is_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replica.recorder.time.perf_counter", Ticks())
-    watch = Stopwatch.start()
-    with pytest.raises(RuntimeError), watch.time("reduce"):
-        raise RuntimeError
-    assert watch.seconds().reduce == 1.0

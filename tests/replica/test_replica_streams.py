@@ -1,43 +1,103 @@
-"""How a group starts that was told to heal and found nobody ahead: never as the whole job."""
+"""How a group begins, from what the Lighthouse says when it attaches."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from lighthouse.client import ColdStart, RefusedError, StartMode, UnreachableError, Welcome
+from replica import streams
+from replica.backstop.names import SaveName
+from replica.config import BackstopConfig, GroupConfig
 from replica.errors import RestartError, UserError
-from replica.streams import StartCheck, act_on, check_start
+from replica.notices import Notices
+from replica.streams import LighthouseStream, StartCheck, act_on
 
-ALONE = [{"group": 0, "step": 0}]
-WITH_PEER = [{"group": 0, "step": 0}, {"group": 1, "step": 41}]
+
+class Attach:
+    """Stands in for the stream: says how to start."""
+
+    mode: StartMode | None = StartMode.FRESH
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def open(self, timeout_s: float) -> Welcome | None:
+        return None if self.mode is None else Welcome(start_mode=self.mode, step=0)
+
+
+@pytest.fixture
+def attach(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Attach]]:
+    monkeypatch.setattr(streams, "AttachStream", Attach)
+    yield Attach
+    Attach.mode = StartMode.FRESH
+
+
+def stream(*, saves: bool = False) -> LighthouseStream:
+    backstop = BackstopConfig(url="/saves", every_steps=1) if saves else None
+    config = GroupConfig(job="j", group=1, lighthouse="h:1", steps=9, micro_batches=4, backstop=backstop)
+    return LighthouseStream(config, 0, Notices(end_process=False))
 
 
 @pytest.mark.parametrize(
-    ("record", "expected"),
+    ("mode", "saves", "check"),
     [
-        (None, StartCheck.GO_ON),
-        ({}, StartCheck.GO_ON),
-        ({"max_step": 0, "groups": ALONE}, StartCheck.GO_ON),
-        ({"max_step": 42, "groups": WITH_PEER}, StartCheck.TRY_AGAIN),
-        ({"max_step": 42, "groups": ALONE}, StartCheck.JOB_LOST),
-        ({"max_step": 42, "groups": [{"group": 0, "step": 42}]}, StartCheck.JOB_LOST),
-        ({"max_step": 42, "groups": [{"group": 1, "step": 0}]}, StartCheck.JOB_LOST),
-        ({"max_step": 42}, StartCheck.JOB_LOST),
-        ({"max_step": 42, "finished_step": 42, "groups": WITH_PEER}, StartCheck.FINISHED),
-        ({"max_step": 42, "finished_step": None, "groups": ALONE}, StartCheck.JOB_LOST),
+        (None, True, StartCheck.GO_ON),
+        (StartMode.FRESH, False, StartCheck.GO_ON),
+        # The Lighthouse may have lost its record, and the saves be there.
+        (StartMode.FRESH, True, StartCheck.COLD),
+        (StartMode.HEAL, False, StartCheck.COLD),
+        (StartMode.RESTORE, False, StartCheck.COLD),
+        (StartMode.RESTORE, True, StartCheck.COLD),
+        (StartMode.FINISHED, True, StartCheck.FINISHED),
     ],
 )
-def test_check_start(record: dict[str, Any] | None, expected: StartCheck) -> None:
-    assert check_start(record, group=0) is expected
+def test_how_to_begin(attach: type[Attach], mode: StartMode | None, saves: bool, check: StartCheck) -> None:
+    attach.mode = mode
+    made = stream(saves=saves)
+    assert made.attach("j/1:u", 1, "f", "p") is check
+    assert made.tells_deaths == (mode is not None)
+    assert made.must_heal == (mode is StartMode.HEAL)
+    made.will_heal()
+    assert made.must_heal
+
+
+def test_the_newest_save_is_proposed_and_no_answer_is_one_to_wait_for(
+    attach: type[Attach], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def propose(address: str, replica_id: str, **words: Any) -> Any:
+        asked.append((address, replica_id, words["looked"], words["offer"]))
+        raise UnreachableError("nobody answers")
+
+    monkeypatch.setattr(streams, "propose_save", propose)
+    made = stream()
+    made.attach("j/1:u", 1, "f", "p")
+    name = SaveName(step=4, quorum_id=2, incarnation="0" * 8)
+    answer = made.propose(looked=True, offer=name)
+    assert (answer.verdict, answer.cause) == (ColdStart.WAIT, "nobody answers")
+    [(address, replica_id, looked, offer)] = asked
+    assert (address, replica_id, looked) == ("h:1", "j/1:u", True)
+    assert (offer.name, offer.step, offer.quorum_id) == (name.text, 4, 2)
+
+
+def test_an_incarnation_that_is_not_wanted_ends(
+    attach: type[Attach], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def propose(*args: Any, **words: Any) -> Any:
+        raise RefusedError("superseded")
+
+    monkeypatch.setattr(streams, "propose_save", propose)
+    made = stream()
+    made.attach("j/1:u", 1, "f", "p")
+    with pytest.raises(RestartError, match="superseded"):
+        made.propose(looked=False, offer=None)
 
 
 def test_going_on_and_finished_are_told_apart() -> None:
     assert act_on(StartCheck.GO_ON, "tiny") is False
     assert act_on(StartCheck.FINISHED, "tiny") is True
-
-
-def test_a_living_peer_is_worth_another_try() -> None:
-    with pytest.raises(RestartError, match="a group of job tiny lives but gave no state"):
-        act_on(StartCheck.TRY_AGAIN, "tiny")
 
 
 def test_a_lost_job_needs_its_owner() -> None:

@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 import torch
 
-from replica.bridge.transport import HealFailedError, HealTransport
+from replica.bridge.transport import NO_ATTEMPT, HealFailedError, HealTransport
 from replica.rounds import Peer
 from replica.transfer import Fault, Served
 
 STEP = 7
 LONG = timedelta(seconds=30)
+TOKEN = b"the secret of this job"
 
 
 def state(fill: float) -> dict[str, torch.Tensor]:
@@ -30,9 +31,10 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.cause: str | None = None
+        self.newest_over = NO_ATTEMPT - 1
 
     def over(self, quorum_id: int) -> str | None:
-        return self.cause
+        return self.cause if quorum_id <= self.newest_over else None
 
     def waking(self, event: threading.Event) -> object:
         raise AssertionError("a heal asks by itself")
@@ -41,7 +43,9 @@ class Interrupts:
 class Member:
     """A group's transport in a quorum of which it is told the members."""
 
-    def __init__(self, group: int, step: int, fill: float, *, equal_bits: bool = True) -> None:
+    def __init__(
+        self, group: int, step: int, fill: float, *, equal_bits: bool = True, token: bytes = TOKEN
+    ) -> None:
         self.group, self.step = group, step
         self.tensors = state(fill)
         self.peers: tuple[Peer, ...] = ()
@@ -55,6 +59,7 @@ class Member:
             own=lambda: self.tensors,
             fresh=lambda: self.step == 0,
             on_served=self.served.append,
+            token=token,
             on_fetch=self.count,
             interrupts=self.interrupts,  # type: ignore[arg-type]
             quorum_id=lambda: self.quorum_id,
@@ -141,10 +146,10 @@ def test_a_state_is_staged_once_in_a_quorum_and_anew_in_the_next(quorum: list[Me
 def test_nothing_is_staged_where_nobody_is_behind_or_the_own_state_is_old(quorum: list[Member]) -> None:
     first, _, joiner = quorum
     joiner.transport.stage_for_joiners(0)
-    assert joiner.transport._donor.staged_bytes == 0
+    assert joiner.transport._donor._staging._copy is None
     first.peers = tuple(Peer(group=group, step=STEP) for group in range(2))
     first.transport.stage_for_joiners(STEP)
-    assert first.transport._donor.staged_bytes == 0
+    assert first.transport._donor._staging._copy is None
 
 
 def test_a_donor_that_is_gone_is_named_and_the_other_gives_all(quorum: list[Member]) -> None:
@@ -204,6 +209,51 @@ def test_a_heal_ends_when_the_attempt_is_over(quorum: list[Member]) -> None:
     timer.join()
 
 
+def test_a_heal_that_has_begun_in_place_is_finished_though_the_attempt_is_over(quorum: list[Member]) -> None:
+    first, second, joiner = quorum
+    second.transport.stage(STEP, joiners=1)
+    written = threading.Event()
+
+    def begin_late() -> None:
+        # The first donor has died: what its share was comes from the second one.
+        first.transport.shutdown()
+        joiner.interrupts.cause = "group 0 died"
+        written.set()
+
+    over = joiner.interrupts.over
+
+    def over_once_torn(quorum_id: int) -> str | None:
+        if quorum_id == NO_ATTEMPT and not written.is_set():
+            begin_late()
+        return over(quorum_id)
+
+    joiner.interrupts.over = over_once_torn  # type: ignore[method-assign]
+    joiner.tensors = {"big": torch.zeros(40_000_000)}
+    second.tensors = {"big": torch.ones(40_000_000)}
+    second.transport._staged_for = None
+    second.transport.stage(STEP, joiners=1)
+    assert same(joiner.heal(named=second), second.tensors)
+    assert written.is_set()
+    assert joiner.interrupts.cause is not None
+
+
+def test_what_ends_this_incarnation_ends_a_heal_in_place_too(quorum: list[Member]) -> None:
+    first, second, joiner = quorum
+    joiner.tensors = {"big": torch.zeros(40_000_000)}
+    for donor in (first, second):
+        donor.tensors = {"big": torch.ones(40_000_000)}
+        donor.transport.stage(STEP, joiners=1)
+    joiner.interrupts.newest_over = NO_ATTEMPT
+
+    def end_once_torn(quorum_id: int) -> str | None:
+        return "evicted" if quorum_id == NO_ATTEMPT else None
+
+    joiner.interrupts.over = end_once_torn  # type: ignore[method-assign]
+    with pytest.raises(HealFailedError, match="interrupted"):
+        joiner.heal(named=first)
+    assert joiner.transport.heal.torn
+
+
 def test_a_donor_tells_what_it_served(quorum: list[Member]) -> None:
     first, _, joiner = quorum
     joiner.peers = first.peers = (first.peer, joiner.peer)
@@ -212,6 +262,38 @@ def test_a_donor_tells_what_it_served(quorum: list[Member]) -> None:
     first.transport.shutdown()
     assert sum(each.bytes for each in first.served) == sum(each.nbytes for each in state(1.0).values())
     assert {each.step for each in first.served} == {STEP}
+
+
+@pytest.mark.parametrize("token", [b"", b"the secret of another job"])
+def test_a_joiner_without_the_job_s_token_gets_nothing(quorum: list[Member], token: bytes) -> None:
+    first, second, _ = quorum
+    joiner = Member(3, 0, 0.0, token=token)
+    joiner.peers = first.peers = second.peers = (first.peer, second.peer, joiner.peer)
+    for donor in (first, second):
+        donor.transport.stage(STEP, joiners=1)
+    with pytest.raises(HealFailedError, match="holds the token that is held here"):
+        joiner.heal(named=first)
+    heal = joiner.transport.heal
+    assert (heal.refused, heal.torn, heal.received) == (True, False, None)
+    assert {(group, each.fault) for group, each in heal.incidents} == {(0, Fault.REFUSED), (1, Fault.REFUSED)}
+    assert same(joiner.tensors, state(0.0))
+    assert not first.served
+    joiner.transport.shutdown()
+
+
+def test_a_donor_with_another_token_is_told_by_its_group_and_the_other_gives_all(
+    quorum: list[Member],
+) -> None:
+    first, _, joiner = quorum
+    foreign = Member(3, STEP, 2.0, token=b"the secret of another job")
+    joiner.peers = first.peers = foreign.peers = (foreign.peer, first.peer, joiner.peer)
+    for donor in (first, foreign):
+        donor.transport.stage(STEP, joiners=1)
+    assert same(joiner.heal(named=foreign), state(1.0))
+    heal = joiner.transport.heal
+    assert {(group, each.fault) for group, each in heal.incidents} == {(3, Fault.REFUSED)}
+    assert not heal.refused
+    foreign.transport.shutdown()
 
 
 def test_where_bits_may_differ_the_first_donor_counts(quorum: list[Member]) -> None:
@@ -228,7 +310,7 @@ def test_where_bits_may_differ_the_first_donor_counts(quorum: list[Member]) -> N
 def test_a_joiner_never_offers_its_old_state_as_the_new_one(quorum: list[Member]) -> None:
     _, _, joiner = quorum
     joiner.transport.stage_for_joiners(STEP)  # as torchft counts it, it is at the new step already
-    assert joiner.transport._donor.staged_bytes == 0
+    assert joiner.transport._donor._staging._copy is None
 
 
 def test_a_donor_that_cannot_copy_its_state_goes_on_without(

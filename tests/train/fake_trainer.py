@@ -1,7 +1,7 @@
 """A trainer that only pretends, for tests of the local cluster: it writes a ledger and takes its time.
 
-Takes the step from the ledgers of the other groups when it starts, as if healed. Arguments: the
-seconds of a step; then `refuse`, `crash`, `idle` or `linger` for a trainer that behaves badly,
+Takes the step from the ledgers of the other groups, as if healed, when it starts or falls behind.
+Arguments: the seconds of a step; then `refuse`, `crash`, `idle` or `linger` for a trainer that behaves badly,
 or `kills-N` for one that is content after a step, however few it has done, once there were N kills.
 """
 
@@ -30,8 +30,8 @@ def newest_step() -> int:
     """One more than the newest step in any ledger."""
     steps_seen = [0]
     for path in (out / "ledger").glob("*.jsonl"):
-        lines = path.read_text().splitlines()
-        steps_seen += [json.loads(line)["step"] + 1 for line in lines[-1:]]
+        whole, _, _ = path.read_text().rpartition("\n")  # its writer may be in the middle of a line
+        steps_seen += [json.loads(line)["step"] + 1 for line in whole.splitlines()[-1:]]
     return max(steps_seen)
 
 
@@ -69,6 +69,6 @@ while step < steps and os.getppid() == launcher:
     time.sleep(step_s)
     if rank == 0:
         append(out / "ledger" / f"group-{group}.jsonl", **LINE, step=step, loss=5 - step / 100)
-    step += 1
+    step = max(step + 1, newest_step() - 1)
     if content():
         break

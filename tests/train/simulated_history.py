@@ -1,7 +1,12 @@
-"""Clean histories of runs with kills, made from a seed without any process: material for the checker."""
+"""Clean histories of runs with kills, made from a seed without any process: material for the checker.
+
+A state is the hash of the state before it and of how the step was computed, as in a real run: in exact
+mode of nothing but the number of rounds.
+"""
 
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,12 +38,24 @@ class Group:
     lines: list[LedgerLine] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Save:
+    name: str
+    step: int
+    state: str
+
+
 class History:
-    """One simulated run. `keeps` is whether finished rounds survive a failed attempt."""
+    """One simulated run. `keeps` is whether finished rounds survive a failed attempt.
+
+    After each of `disasters` all groups have died and those that come back read a save, which is made
+    after every `save_every` steps. `regroups` lets other numbers of groups and ranks come back.
+    """
 
     def __init__(
         self, seed: int, *, groups: int = 3, rounds: int = 6, steps: int = 14, kills: int = 3,
         mode: str = "fast", keeps: bool = False, phase: Phase | None = None,
+        disasters: int = 0, save_every: int = 2, regroups: bool = False,
     ) -> None:  # fmt: skip
         self.random = Random(seed)
         self.now = 1_000_000.0
@@ -48,13 +65,26 @@ class History:
         self.quorum_id, self.members = 0, ()
         self.failed = False
         self.kill_steps = sorted(self.random.sample(range(1, steps - 5), min(kills, groups and steps - 6)))
-        job = {"groups": groups, "ranks": 2, "rounds": rounds, "mode": mode, "seed": seed, "steps": steps}
-        self.event(EventKind.JOB_STARTED, **job)
+        self.job = {
+            "groups": groups,
+            "ranks": 2,
+            "rounds": rounds,
+            "mode": mode,
+            "seed": seed,
+            "steps": steps,
+        }
+        self.event(EventKind.JOB_STARTED, **self.job)
         for group in self.groups:
             self.launch(group)
-        self.step = 0
+        self.step, self.state = 0, "fresh"
+        self.save_every = save_every if disasters else 0
+        self.saves: list[Save] = []
+        disaster_steps = sorted(self.random.sample(range(save_every, steps), disasters))
         while self.step < steps:
             self.attempt()
+            if disaster_steps and self.step >= disaster_steps[0] and self.saves:
+                disaster_steps.pop(0)
+                self.disaster(regroups)
         for group in self.groups:
             if group.life is not None:
                 self.event(EventKind.FINISHED, group=group.number, incarnation=group.life, step=steps)
@@ -71,7 +101,8 @@ class History:
         group.lives += 1
         group.life, group.step, group.held = f"life{group.number}{group.lives:03}", 0, set()
         self.event(EventKind.GROUP_LAUNCHED, group=group.number)
-        self.event(EventKind.GROUP_STARTED, group=group.number, incarnation=group.life, rounds=self.rounds)
+        shape = {"rounds": self.rounds, "ranks": self.job["ranks"], "mode": self.mode}
+        self.event(EventKind.GROUP_STARTED, group=group.number, incarnation=group.life, **shape)
 
     def attempt(self) -> None:
         self.restart_some()
@@ -99,9 +130,61 @@ class History:
         if victim is not None:
             self.kill(victim)
         if not self.failed:
-            self.step += 1
+            self.step, self.state = self.step + 1, self.next_state()
             for group in committers:
                 group.step, group.held = self.step, set()
+            if self.save_every and self.step % self.save_every == 0:
+                self.save(committers[0])
+
+    def next_state(self) -> str:
+        how = self.rounds if self.mode == "exact" else (self.rounds, self.quorum_id)
+        return sha256(f"{self.state} {how}".encode()).hexdigest()[:32]
+
+    def save(self, writer: Group) -> None:
+        place = {
+            "group": writer.number,
+            "incarnation": writer.life or f"life{writer.number}{writer.lives:03}",
+        }
+        if self.random.random() < 0.2:
+            self.event(EventKind.SAVE_FAILED, **place, step=self.step, reason="the disk is full")
+            return
+        name = f"step-{self.step:012}-quorum-{self.quorum_id:012}-{writer.number:08x}"
+        facts = {"save": name, "bytes": STATE_BYTES, "seconds": 0.2, "blocked_s": 0.001}
+        if self.random.random() < 0.8:  # else its writer died right after it was done
+            self.event(EventKind.SAVE, **place, step=self.step, quorum_id=self.quorum_id, **facts)
+        self.saves.append(Save(name, self.step, self.state))
+
+    def disaster(self, regroups: bool) -> None:
+        """All groups die, and with them, it may be, what runs them; then some of them read a save."""
+        all_gone = regroups or self.random.random() < 0.5
+        for group in self.groups:
+            if group.life is not None and not (all_gone and self.random.random() < 0.5):
+                self.kill(group)
+            group.life, group.back_in = None, 10**9
+        back = self.groups
+        if regroups:
+            back = self.groups[: self.random.randint(1, len(self.groups))]
+            ranks = self.random.choice([1, 2])
+            self.rounds = self.rounds * self.job["ranks"] // ranks
+            self.job |= {"groups": len(back), "ranks": ranks, "rounds": self.rounds}
+        if all_gone:
+            self.event(EventKind.JOB_STARTED, **self.job)
+        if self.random.random() < 0.3:  # the newest is damaged
+            self.saves = self.saves[:-1] or self.saves
+        save = self.saves[-1]
+        self.members, self.failed, self.step, self.state = (), False, save.step, save.state
+        late = self.random.randrange(len(back))
+        for group in back:
+            if group.number > 0 and group.number == late:
+                group.back_in = self.random.randint(1, 3)
+                continue
+            self.launch(group)
+            self.now += 1.0
+            self.event(
+                EventKind.BACKSTOP_READ, group=group.number, incarnation=group.life, step=save.step,
+                save=save.name, bytes=STATE_BYTES, seconds=0.9, digest=self.random.choice([save.state, None]),
+            )  # fmt: skip
+            group.step = save.step
 
     def restart_some(self) -> None:
         for group in self.groups:
@@ -157,7 +240,8 @@ class History:
             group.held.add(number)
             self.event(
                 EventKind.ROUND_DONE, step=self.step, quorum_id=self.quorum_id, group=owner,
-                incarnation=group.life, round=number, input_xxh64=f"{self.step:08x}{number:08x}",
+                incarnation=group.life, round=number,
+                input_xxh64=f"{self.rounds:04x}{self.step:08x}{number:04x}",
             )  # fmt: skip
 
     def write(
@@ -173,10 +257,9 @@ class History:
             seconds=PhaseSeconds(quorum=0.01, compute=0.15, reduce=0.02, commit=0.01, total=0.2),
         )  # fmt: skip
         if committed:
-            bits = f"{self.step}" if self.mode == "exact" else f"{self.step} in {self.quorum_id}"
             line = replace(
                 line, outcome=Outcome.COMMITTED, reason=Reason.NONE, rounds=tuple(sorted(plan.items())),
-                loss=5.5 / (1 + self.step), digest=f"digest {bits}",
+                loss=5.5 / (1 + self.step), digest=self.next_state(),
             )  # fmt: skip
         elif not self.keeps:
             group.held = set()

@@ -1,19 +1,22 @@
 """The checker: clean histories pass, and every kind of violation that is planted is found."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from altered_history import altered, with_event, with_line, with_lines, without
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from simulated_history import Phase, history
 
 from replica.ledger import EventKind, LedgerLine, Outcome
 from train.evidence.checker import check
+from train.evidence.eras import find_eras
 from train.evidence.files import Damage, Event, Evidence
 from train.evidence.history import commits, commits_by_attempt, is_exact
+from train.evidence.repeats import find_repeats
 from train.evidence.violations import ViolationKind
 
 seeds = st.integers(min_value=0, max_value=10**9)
@@ -24,6 +27,8 @@ shapes = st.fixed_dictionaries(
         "kills": st.integers(0, 5),
         "mode": st.sampled_from(["fast", "exact"]),
         "keeps": st.booleans(),
+        "disasters": st.integers(0, 3),
+        "regroups": st.booleans(),
     }
 )
 
@@ -47,33 +52,6 @@ def test_every_phase_of_death_is_clean(phase: Phase, keeps: bool) -> None:
 
 
 # Planted violations: each takes a clean history and a source of chance.
-
-
-def with_line(evidence: Evidence, old: LedgerLine, *new: LedgerLine) -> Evidence:
-    lines = [(new if line is old else (line,)) for line in evidence.ledgers[old.group]]
-    return replace(
-        evidence, ledgers={**evidence.ledgers, old.group: tuple(x for some in lines for x in some)}
-    )
-
-
-def with_lines(evidence: Evidence, change: Callable[[LedgerLine], LedgerLine | None]) -> Evidence:
-    ledgers = {
-        group: tuple(changed for line in lines if (changed := change(line)) is not None)
-        for group, lines in evidence.ledgers.items()
-    }
-    return replace(evidence, ledgers=ledgers)
-
-
-def with_event(evidence: Evidence, old: Event, *new: Event) -> Evidence:
-    return replace(evidence, events=tuple(x for e in evidence.events for x in (new if e is old else (e,))))
-
-
-def without(evidence: Evidence, unwanted: Callable[[Event], bool]) -> Evidence:
-    return replace(evidence, events=tuple(event for event in evidence.events if not unwanted(event)))
-
-
-def altered(event: Event, **values: Any) -> Event:
-    return replace(event, values={**event.values, **values})
 
 
 def shared_commits(evidence: Evidence) -> list[list[LedgerLine]]:
@@ -272,8 +250,51 @@ def life_without_a_launch(evidence: Evidence, random: Random) -> Evidence:
 
 def save_read_while_others_live(evidence: Evidence, random: Random) -> Evidence:
     event = random.choice(evidence.of(EventKind.ROUND_DONE))
-    values = {"group": 1, "incarnation": "reader", "step": 0}
+    values = {"group": 1, "incarnation": "reader", "step": 0, "save": "any", "digest": None}
     return with_event(evidence, event, event, replace(event, kind=EventKind.BACKSTOP_READ, values=values))
+
+
+def groups_go_on_from_other_saves(evidence: Evidence, random: Random) -> Evidence:
+    read = random.choice(evidence.of(EventKind.BACKSTOP_READ))
+    twin = altered(read, save="another")
+    return with_event(evidence, read, read, twin)
+
+
+def save_of_a_step_that_its_group_never_had(evidence: Evidence, random: Random) -> Evidence:
+    save = random.choice(evidence.of(EventKind.SAVE))
+    return with_event(evidence, save, altered(save, step=save.values["step"] + 50))
+
+
+def save_by_a_life_that_trained_nothing(evidence: Evidence, random: Random) -> Evidence:
+    save = random.choice(evidence.of(EventKind.SAVE))
+    return with_event(evidence, save, altered(save, incarnation="another"))
+
+
+def save_named_after_another_quorum(evidence: Evidence, random: Random) -> Evidence:
+    save = random.choice(evidence.of(EventKind.SAVE))
+    return with_event(evidence, save, altered(save, quorum_id=0))
+
+
+def restored_state_is_not_what_was_saved(evidence: Evidence, random: Random) -> Evidence:
+    read = random.choice(evidence.of(EventKind.BACKSTOP_READ))
+    return with_event(evidence, read, altered(read, digest="another"))
+
+
+def steps_before_the_save_are_replayed(evidence: Evidence, random: Random) -> Evidence:
+    """After a disaster the job goes on from before the save that was read."""
+    for read in evidence.of(EventKind.BACKSTOP_READ):
+        evidence = with_event(evidence, read, altered(read, step=read.values["step"] + 1))
+    return evidence
+
+
+def steps_after_the_save_are_skipped(evidence: Evidence, random: Random) -> Evidence:
+    for read in evidence.of(EventKind.BACKSTOP_READ):
+        evidence = with_event(evidence, read, altered(read, step=read.values["step"] - 1))
+    return evidence
+
+
+def steps_are_replayed_without_a_read(evidence: Evidence, random: Random) -> Evidence:
+    return without(evidence, lambda event: event.kind is EventKind.BACKSTOP_READ)
 
 
 Plant = Callable[[Evidence, Random], Evidence]
@@ -304,10 +325,27 @@ PLANTS: dict[ViolationKind, list[Plant]] = {
     ViolationKind.BACKSTOP_READ: [save_read_while_others_live],
 }  # fmt: skip
 PLANTED = [(kind, plant) for kind, plants in PLANTS.items() for plant in plants]
+# These need a history with a disaster in it.
+DISASTROUS: dict[ViolationKind, list[Plant]] = {
+    ViolationKind.BACKSTOP_READ: [save_read_while_others_live],
+    ViolationKind.RESTORES_DIFFER: [groups_go_on_from_other_saves],
+    ViolationKind.SAVE_UNPROVEN: [
+        save_of_a_step_that_its_group_never_had, save_by_a_life_that_trained_nothing,
+        save_named_after_another_quorum,
+    ],
+    ViolationKind.DIGEST_MISMATCH: [digest_drifts, restored_state_is_not_what_was_saved],
+    ViolationKind.STEP_FELL: [ledger_rolls_back],
+    ViolationKind.STEP_REPLAYED: [steps_before_the_save_are_replayed, steps_are_replayed_without_a_read],
+    ViolationKind.HEAL_MISSING: [steps_after_the_save_are_skipped],
+    ViolationKind.SAMPLE_LOST: [round_never_run],
+    ViolationKind.SAMPLE_REPEATED: [round_run_twice],
+    ViolationKind.INPUT_CHANGED: [other_input_in_a_lost_attempt],
+}  # fmt: skip
+PLANTED_AFTER_A_DISASTER = [(kind, plant) for kind, plants in DISASTROUS.items() for plant in plants]
 
 
 def test_every_kind_is_planted() -> None:
-    assert set(PLANTS) == set(ViolationKind)
+    assert {*PLANTS, *DISASTROUS} == set(ViolationKind)
 
 
 @pytest.mark.parametrize(("kind", "plant"), PLANTED, ids=[plant.__name__ for _, plant in PLANTED])
@@ -319,6 +357,31 @@ def test_planted_violation_is_found(
     evidence = history(seed, keeps=keeps, mode=mode, phase=Phase.MID_ROUNDS)
     assert check(evidence) == []
     assert kind in kinds(plant(evidence, Random(seed)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "plant"), PLANTED_AFTER_A_DISASTER, ids=[plant.__name__ for _, plant in PLANTED_AFTER_A_DISASTER]
+)
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.filter_too_much])
+@given(seed=seeds, regroups=st.booleans(), mode=st.sampled_from(["fast", "exact"]))
+def test_planted_violation_is_found_in_spite_of_a_disaster(
+    kind: ViolationKind, plant: Plant, seed: int, regroups: bool, mode: str
+) -> None:
+    evidence = history(seed, kills=0, disasters=1, save_every=4, regroups=regroups, mode=mode)
+    again = [repeat for repeat in find_repeats(evidence, find_eras(evidence)) if repeat.restored]
+    assume(evidence.of(EventKind.SAVE) and len(again) > 1)
+    assert check(evidence) == []
+    assert kind in kinds(plant(evidence, Random(seed)))
+
+
+def test_a_step_that_was_lost_in_a_disaster_must_be_computed_again() -> None:
+    evidence = history(7, kills=0, disasters=1, mode="exact")
+    eras = find_eras(evidence)
+    again = next(repeat for repeat in find_repeats(evidence, eras) if repeat.restored)
+    place = (again.step, eras.at(again.quorum_id))
+    skipped = with_lines(evidence, lambda line: None if (line.step, eras.of(line)) == place else line)
+    found = [violation.step for violation in check(skipped) if violation.kind is ViolationKind.STEP_MISSING]
+    assert found == [again.step]
 
 
 # The corner: a step that only the dead had.
@@ -500,7 +563,7 @@ def test_a_group_that_its_operator_evicted_is_no_restarted_survivor() -> None:
     assert check(evicted) == []
 
 
-# Heals and saves.
+# Heals.
 
 
 def test_donor_that_died_in_the_step_is_not_asked_for_its_bytes() -> None:
@@ -513,32 +576,6 @@ def test_donor_that_died_in_the_step_is_not_asked_for_its_bytes() -> None:
     # What it wrote of the step before that attempt does not count.
     named = with_event(evidence, heal, altered(heal, quorum_id=10**6))
     assert ViolationKind.HEAL_UNPROVEN not in kinds(named)
-
-
-def ended(evidence: Evidence, groups: Iterable[int], kind: EventKind, **values: Any) -> tuple[Event, ...]:
-    t = evidence.events[-1].t
-    return tuple(Event(t=t, kind=kind, values={"group": group, **values}) for group in groups)
-
-
-def test_save_may_be_read_when_all_groups_are_gone() -> None:
-    evidence = history(4, kills=0)
-    gone = without(evidence, lambda event: event.kind is EventKind.FINISHED)
-    exits = ended(gone, range(3), EventKind.GROUP_EXITED, code=-9)
-    read = ended(gone, [0], EventKind.BACKSTOP_READ, incarnation="new", step=5)
-    early = replace(gone, events=(*gone.events, *exits[:2], *read))
-    assert ViolationKind.BACKSTOP_READ in kinds(early)
-    launch = ended(gone, [0], EventKind.GROUP_LAUNCHED)
-    kills = ended(gone, [0], EventKind.KILL, rank=None, target="group", step=9)
-    assert check(replace(gone, events=(*gone.events, *kills, *exits, *launch, *read))) == []
-
-
-def test_death_seen_by_peers_counts_where_nobody_recorded_the_kill() -> None:
-    evidence = history(4, kills=0)
-    gone = without(evidence, lambda e: e.kind in (EventKind.FINISHED, EventKind.JOB_STARTED))
-    seen = ended(gone, [0], EventKind.DEATH_SEEN, incarnation="any", dead=[0, 1, 2])
-    read = ended(gone, [0], EventKind.BACKSTOP_READ, incarnation="new", step=5)
-    assert kinds(replace(gone, events=(*gone.events, *read))) == {ViolationKind.BACKSTOP_READ}
-    assert check(replace(gone, events=(*gone.events, *seen, *read))) == []
 
 
 def test_mode_is_known_from_the_groups_where_no_job_tells_it() -> None:

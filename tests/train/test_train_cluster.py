@@ -1,5 +1,6 @@
 """The local cluster, with trainers and Lighthouses that only pretend, so that it starts at once."""
 
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from train.cluster.commands import ClusterSettings
 from train.cluster.errors import ClusterError
 from train.cluster.local_cluster import LocalCluster
 from train.cluster.snapshot import GroupState
+from train.cluster.supervised_group import Run
 
 HERE = Path(__file__).parent
 LAUNCHER = (sys.executable, "-S", str(HERE / "fake_launcher.py"))
@@ -72,6 +74,11 @@ def output_of(pid: int) -> Path:
 
 def kinds(cluster: LocalCluster) -> list[str]:
     return [event["kind"] for event in cluster.events]
+
+
+def run_of(cluster: LocalCluster, group: int) -> Run:
+    with cluster._supervisor.group(group) as found:
+        return found.run
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -182,6 +189,72 @@ def test_one_rank_is_paused(start: Start) -> None:
     until(lambda: Path(f"/proc/{worker}/stat").read_text().split(")")[1].split()[0] == "T")
     cluster.resume(0)
     cluster.wait_step(cluster.step(0) + 2, group=0)
+
+
+def test_a_power_cut_takes_everything_and_another_cluster_goes_on(start: Start) -> None:
+    cluster = start(steps=9000)
+    for group in range(2):
+        cluster.wait_step(3, group=group)
+    pids = cluster.kill_everything()
+    assert len(pids) == 7
+    assert not any(processes.is_running(pid) for pid in pids)
+    assert cluster.snapshot().kills == 3
+    killed = [(e["target"], e["group"]) for e in cluster.events if e["kind"] == "kill"]
+    assert sorted(killed, key=str) == [("group", 0), ("group", 1), ("lighthouse", None)]
+    with pytest.raises(ClusterError, match="every group is down"):
+        cluster.wait(timeout_s=20)
+    assert kinds(cluster).count("group_launched") == 2
+    step = cluster.step()
+    cluster.stop()
+    after = start(steps=step + 5, groups=1, ranks=1, continues=True)
+    assert after.out == cluster.out
+    assert after.wait(timeout_s=20)["steps_committed"] == step + 5
+    assert kinds(after).count("job_started") == 2
+
+
+def test_after_a_power_cut_all_comes_back_when_it_is_told_to(start: Start) -> None:
+    cluster = start(steps=9000)
+    cluster.wait_step(2, group=1)
+    address = cluster.lighthouse_address
+    cluster.kill_everything(down_s=0.3)
+    assert not cluster.alive(0)
+    with pytest.raises(ClusterError, match="no group runs now"):
+        cluster.kill_everything()
+    step = cluster.step()
+    for group in range(2):
+        cluster.wait_step(step + 2, group=group)
+    assert cluster.lighthouse_address == address
+    assert cluster.snapshot().lighthouse_up
+
+
+def test_the_lighthouse_can_outlive_all_groups(start: Start) -> None:
+    cluster = start(steps=9000)
+    for group in range(2):
+        cluster.wait_step(2, group=group)
+    assert len(cluster.kill_everything(lighthouse=False)) == 6
+    assert cluster.snapshot().lighthouse_up
+    assert cluster.snapshot().kills == 2
+
+
+def test_a_group_that_waits_for_its_next_life_stays_down_too(start: Start) -> None:
+    cluster = start(steps=9000, restart_delay_s=60.0)
+    cluster.wait_step(2, group=1)
+    cluster.kill(1)
+    until(lambda: run_of(cluster, 1) is Run.WAITING)
+    cluster.kill_everything()
+    with pytest.raises(ClusterError, match="every group is down"):
+        cluster.wait(timeout_s=20)
+
+
+def test_the_step_of_a_restored_group_is_that_of_its_save(start: Start) -> None:
+    cluster = start(steps=9000)
+    cluster.wait_step(5)
+    cluster.kill_everything()
+    with (cluster.out / "events.jsonl").open("a") as events:
+        for group in range(2):
+            read = {"t": time.time(), "kind": "backstop_read", "group": group, "step": 2}
+            events.write(json.dumps(read) + "\n")
+    assert cluster.step() == 2
 
 
 def test_an_eviction_is_on_record_once_the_lighthouse_has_agreed(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from replica.config import BackstopConfig, settings_from_environment
 from replica.errors import UserError
 from train.cluster.commands import (
     DEFAULT_CONFIG,
@@ -98,6 +99,47 @@ def test_environment_of_a_group() -> None:
     }
 
 
+def test_a_token_goes_to_every_group_as_the_name_of_its_file(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a secret of this job")
+    given = settings(token_file=token)
+    assert environment(given, 1, "h:1", {})["HEADWAY_TOKEN_FILE"] == str(token)
+    assert "HEADWAY_TOKEN_FILE" not in environment(settings(), 1, "h:1", {"HEADWAY_TOKEN_FILE": "other"})
+    assert not any("secret" in word for word in group_command(given, 1, "h:1"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ()),
+        (
+            {"save_every": 9},
+            ("--backstop", "/runs/a/saves", "--job.seed", "7", "--backstop.every_steps", "9"),
+        ),
+        ({"save_every": 0}, ("--backstop", "", "--job.seed", "7")),
+        ({"backstop": "s3://b/x"}, ("--backstop", "s3://b/x", "--job.seed", "7")),
+        ({"facts": JobFacts(job="x", backstop="/saves")}, ()),
+        (
+            {"facts": JobFacts(job="x", backstop="/saves"), "save_every": 2},
+            ("--backstop", "/saves", "--job.seed", "0", "--backstop.every_steps", "2"),
+        ),
+    ],
+)
+def test_saves_of_the_reference_trainer(changes: dict[str, Any], words: tuple[str, ...]) -> None:
+    told = group_command(settings(**changes), 0, "h:1")
+    assert ("--backstop" in told) == bool(words)
+    assert not words or told[-len(words) :] == list(words)
+
+
+def test_saves_of_a_script() -> None:
+    none = environment(settings(save_every=0), 0, "h:1", {"HEADWAY_BACKSTOP": "old"})
+    assert not any("BACKSTOP" in name for name in none)
+    own = environment(settings(save_every=9), 0, "h:1", {})
+    assert settings_from_environment(own)["backstop"] == BackstopConfig(url="/runs/a/saves", every_steps=9)
+    elsewhere = environment(settings(backstop="s3://b/x"), 0, "h:1", {})
+    assert settings_from_environment(elsewhere)["backstop"] == BackstopConfig(url="s3://b/x", every_steps=50)
+
+
 def test_a_script_whose_steps_are_its_own_is_told_none() -> None:
     assert "HEADWAY_STEPS" not in environment(settings(facts=JobFacts(job="x")), 0, "h:1", {})
 
@@ -111,9 +153,13 @@ def test_a_script_whose_steps_are_its_own_is_told_none() -> None:
         ({"facts": JobFacts(job="x", steps=0)}, "steps is 0"),
         ({"heartbeat_timeout_s": 0}, "heartbeat_timeout_s is 0"),
         ({"restart_delay_s": -1}, "restart_delay_s is -1"),
+        ({"save_every": -1}, "save_every is -1"),
+        ({"save_every": 0, "backstop": "saves"}, "give a URL, and save_every not 0"),
+        ({"backstop": ""}, "give a URL, and save_every not 0"),
         ({"addresses": ("127.0.0.2",)}, "1 addresses for 3 groups"),
         ({"script": Path("/no/such.py")}, "no script file /no/such.py"),
         ({"config": Path("/no/such.toml")}, "no configuration file /no/such.toml"),
+        ({"token_file": Path("/no/token")}, "no token file /no/token"),
     ],
 )
 def test_bad_settings_are_refused_by_name(changes: dict[str, Any], says: str) -> None:

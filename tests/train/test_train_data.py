@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replica.errors import UserError
-from train.config import JobConfig, load_config
+from train.config import JobConfig
+from train.config_reading import load_config
 from train.data import Dataset, open_dataset
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from replica.errors import UserError
-from train.config import JobConfig, load_config
+from train.config import JobConfig
+from train.config_reading import load_config
 from train.data import Dataset, open_dataset
 from train.evaluation import held_out_loss, training_size
 from train.model import Decoder, build_model, loss_of

@@ -72,7 +72,7 @@ def test_file_cut_anywhere_loses_its_last_line_only(data: st.DataObject, tmp_pat
         ("[1]\n", "not a JSON object"),
         (event_text("surprise"), "'surprise' is not a valid EventKind"),
         ('{"t":1}\n', "'None' is not a valid EventKind"),
-        (event_text("save", group=0), "event save lacks incarnation, step"),
+        (event_text("save", group=0), "event save lacks blocked_s, bytes, incarnation, save, seconds, step"),
         ('{"t":"now","kind":"lighthouse_up"}\n', "t of event lighthouse_up is not a number"),
         (event_text("round_done", **{**ROUND, "step": "3"}), "step of event round_done is not an integer"),
         (

@@ -49,6 +49,28 @@ def test_progress_of_a_group(tmp_path: Path) -> None:
     assert (progress.commits, progress.step, progress.loss, progress.heard_t) == (2, 2, 4.0, 11.5)
 
 
+def test_a_save_that_was_read_sets_the_step_back_until_the_next_commit(tmp_path: Path) -> None:
+    path = tmp_path / "group-0.jsonl"
+    progress = GroupProgress(path)
+    path.write_text(commit(0, 1.0) + commit(1, 2.0) + commit(2, 3.0))
+    progress.look()
+    progress.mark_restored(2, 2.5)  # of before that commit
+    assert progress.step == 3
+    progress.mark_restored(2, 4.0)
+    assert progress.step == 2
+    path.write_text(path.read_text() + commit(2, 5.0))
+    progress.look()
+    assert progress.step == 3
+
+
+def test_a_group_that_took_a_restored_state_from_others_is_where_it_last_committed(tmp_path: Path) -> None:
+    path = tmp_path / "group-0.jsonl"
+    progress = GroupProgress(path)
+    path.write_text(commit(50, 1.0) + commit(42, 2.0))
+    progress.look()
+    assert progress.step == 43
+
+
 def test_pace_is_that_of_steps_without_a_gap(tmp_path: Path) -> None:
     path = tmp_path / "group-0.jsonl"
     progress = GroupProgress(path)

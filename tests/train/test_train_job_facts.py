@@ -23,6 +23,11 @@ def test_the_configuration_speaks_where_nothing_is_given(tmp_path: Path) -> None
     assert read(config=config, ranks=4) == JobFacts(job="night", steps=44, seed=9, mode="exact", rounds=2)
 
 
+def test_where_saves_go_is_known_from_the_configuration(tmp_path: Path) -> None:
+    assert read().backstop == ""
+    assert read(overrides={"backstop.url": "s3://b/x"}).backstop == "s3://b/x"
+
+
 def test_what_is_given_wins_over_overrides_and_these_over_the_file(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[job]\nsteps = 44\nseed = 9\n")

@@ -92,6 +92,16 @@ def test_one_group_can_lose_its_lighthouse(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("pretended")
+def test_a_run_goes_on_in_its_folder(tmp_path: Path) -> None:
+    words = ["--groups", "1", "--ranks", "1", "--out", str(tmp_path / "run")]
+    assert local.main([*words, "--steps", "5"]) == 0
+    assert local.main([*words, "--steps", "9"]) == 4
+    assert local.main([*words, "--steps", "9", "--continue"]) == 0
+    text = (tmp_path / "run" / "ledger" / "group-0.jsonl").read_text()
+    assert [json.loads(line)["step"] for line in text.splitlines()] == list(range(9))
+
+
+@pytest.mark.usefixtures("pretended")
 def test_a_broken_promise_shows_in_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "train.cluster.local_cluster.write_report", lambda out: {"violations": [{"kind": "rollback"}]}
@@ -143,6 +153,11 @@ def test_standing_still_has_a_limit(
         (["--kill-targets", "rank"], "give --kill-every SECONDS as well"),
         (["--kill-every", "9", "--kill-targets", "lighthouse,rank", "--groups", "1"], "--groups 2 or more"),
         (["--config", "/no/such.toml"], "/no/such.toml"),
+        (["--token-file", "/no/token"], "no token file /no/token"),
+        (["--save-every", "-1"], "save_every is -1"),
+        (["--save-every", "0", "--backstop", "s3://b"], "save_every not 0"),
+        (["--continue"], "name its folder with --out"),
+        (["--continue", "--out", "full"], "holds no run that could go on"),
         (["--model.dimm", "3"], "model.dimm"),
         (["--model.dim", "three"], "model.dim"),
         (["--frobnicate", "3"], "--frobnicate"),
@@ -178,7 +193,8 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     text = capsys.readouterr().out
     kills = ("kill-every", "kill-targets", "kill-at", "kill-rank")
-    for flag in ("groups", "ranks", "steps", *kills, "seed", "config", "out"):
+    saves = ("save-every", "backstop", "continue")
+    for flag in ("groups", "ranks", "steps", *kills, "seed", "config", "out", *saves):
         assert f"--{flag} " in text
     assert "--section.key" in text
 

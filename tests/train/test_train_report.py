@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_history import Phase, history
+from simulated_history import History, Phase, history
 from test_train_evidence import write
 
 from replica.ledger import EventKind, LedgerLine, Outcome, PhaseSeconds
@@ -18,9 +18,10 @@ CONTRACT = {
     "steps_committed", "kills", "steps_discarded", "steps_replayed", "steps_recommitted", "rounds_recomputed",
     "samples_lost", "samples_repeated", "digests_agree", "final_digest", "final_loss", "survivor_stall_s",
     "rejoin_s", "heal_s", "heal_mb_per_s", "breadth_mean", "goodput", "backstop_saves", "backstop_reads",
-    "wall_s", "versions",
+    "disaster_restores", "steps_restored_over", "saves_failed",
+    "wall_s", "versions", "measures",
 }  # fmt: skip
-ADDED = {"first_loss", "heals", "violations", "out"}
+ADDED = {"save_s", "save_blocked_s", "disaster_s", "first_loss", "heals", "violations", "out"}
 
 
 def line(t: float, group: int, step: int, quorum_id: int = 1, **values: Any) -> LedgerLine:
@@ -60,13 +61,19 @@ def test_report_has_the_keys_of_the_contract(seed: int) -> None:
     assert set(found) == CONTRACT | ADDED
     assert set(found["survivor_stall_s"]) == {"p50", "p99", "max"}
     assert set(found["rejoin_s"]) == set(found["heal_s"]) == {"p50", "max"}
-    assert set(found["goodput"]) == {"ratio", "lost_s_by_cause"}
+    goodput = found["goodput"]
+    assert {"ratio", "lost_s_by_cause", "by_kill", "by_group"} <= set(goodput)
+    assert goodput["ratio"] * goodput["whole_s"] + sum(goodput["lost_s_by_cause"].values()) == pytest.approx(
+        3 * found["wall_s"], rel=0.01
+    )
+    assert {"discarded_steps_per_kill", "committed_of_attempted", "breadth_mean"} <= set(found["measures"])
     assert set(found["versions"]) == {"python", "torch", "torchft", "headway"}
     json.dumps(found, allow_nan=False)
 
 
 def test_clean_history_with_kills_reports_no_loss() -> None:
-    found = build_report(history(7, phase=Phase.MID_ROUNDS))
+    made = History(7, phase=Phase.MID_ROUNDS)
+    found = build_report(made.evidence())
     assert found["steps_committed"] == 14
     assert found["kills"] == 3
     assert found["steps_discarded"] == 3
@@ -75,7 +82,7 @@ def test_clean_history_with_kills_reports_no_loss() -> None:
     assert found["digests_agree"] is True
     assert found["first_loss"] == 5.5
     assert found["final_loss"] == pytest.approx(5.5 / 14)
-    assert found["final_digest"].startswith("digest 13 ")
+    assert found["final_digest"] == made.state
     assert found["rounds_recomputed"] > 0
     assert found["heals"] == 3
     assert found["violations"] == []
@@ -176,36 +183,59 @@ def test_breadth_is_the_share_of_groups_alive_that_took_part() -> None:
     assert report([])["breadth_mean"] is None
 
 
-def test_goodput_accounts_for_every_second_of_every_group() -> None:
-    failed = PhaseSeconds(quorum=0.5, compute=1.0, total=2.0)
-    lines = [line(1, 0, 0), line(9, 0, 1), line(9, 1, 1, outcome=Outcome.DISCARDED, seconds=failed)]
-    found = report(lines, event(0, EventKind.LIGHTHOUSE_UP), event(10, EventKind.LIGHTHOUSE_DOWN))
-    assert found["wall_s"] == 10.0
-    goodput = found["goodput"]
-    assert goodput["ratio"] == pytest.approx(1.6 / 20)
-    assert goodput["lost_s_by_cause"] == {
-        "quorum": 0.2, "heal": 0.0, "vote": 0.1, "other": 0.1, "discarded": 2.0, "absent": 16.0,
-    }  # fmt: skip
-    assert sum(goodput["lost_s_by_cause"].values()) + 1.6 == pytest.approx(20)
-
-
-@pytest.mark.parametrize(("incarnation", "kept_s"), [("life0", 2.0), ("another", 0.0)])
-def test_rounds_kept_through_retries_until_a_commit_are_no_loss(incarnation: str, kept_s: float) -> None:
-    failed = PhaseSeconds(quorum=0.5, compute=1.0, total=2.0)
-    retried = [line(t, 0, 1, t, outcome=Outcome.RETRIED, seconds=failed) for t in (3, 5)]
-    lines = [line(1, 0, 0), *retried, line(7, 0, 1, 7, incarnation=incarnation)]
-    found = report(lines, event(0, EventKind.LIGHTHOUSE_UP), event(10, EventKind.LIGHTHOUSE_DOWN))
-    assert found["goodput"]["ratio"] == pytest.approx((1.6 + kept_s) / 10)
-    assert found["goodput"]["lost_s_by_cause"]["retried"] == pytest.approx(4.0 - kept_s)
-    assert found["steps_discarded"] == 0
-
-
 def test_backstop_is_counted_from_its_events() -> None:
-    source = {"group": 0, "incarnation": "life0", "step": 0}
-    found = report(
-        [line(1, 0, 0)], *[event(0, kind, **source) for kind in (EventKind.SAVE, EventKind.BACKSTOP_READ)]
+    source = {"group": 0, "incarnation": "life0", "step": 1, "save": "a", "digest": None, "reason": "full"}
+    made = [event(0, EventKind.SAVE, **source, seconds=3.0, blocked_s=blocked_s) for blocked_s in (0.1, 0.3)]
+    others = [event(0, kind, **source) for kind in (EventKind.SAVE_FAILED, EventKind.BACKSTOP_READ)]
+    found = report([line(1, 0, 0)], *made, *others)
+    assert (found["backstop_saves"], found["saves_failed"], found["backstop_reads"]) == (2, 1, 1)
+    assert found["save_s"] == {"p50": 3.0, "max": 3.0}
+    assert found["save_blocked_s"] == {"p50": 0.2, "max": 0.3}
+    assert (
+        "saves                 2, 1 FAILED (training stood still: p50 200.0 ms, max 300.0 ms)"
+        in format_report(found)
     )
-    assert (found["backstop_saves"], found["backstop_reads"]) == (1, 1)
+
+
+def disaster(*, mode: str = "exact") -> Evidence:
+    """Two groups die at t = 4 after step 3; one of them reads the save of step 2 and goes on."""
+    lines = [line(step, group, step) for group in (0, 1) for step in (0, 1, 2, 3)]
+    lines += [
+        line(t, 0, step, 9, incarnation="new", participants=(0,)) for t, step in ((10, 2), (11, 3), (12, 4))
+    ]
+    read = event(9, EventKind.BACKSTOP_READ, group=0, incarnation="new", step=2, save="a", digest="d1")
+    job = {"groups": 2, "ranks": 1, "rounds": 2, "mode": mode, "seed": 0, "steps": 5}
+    begun = [start(0, 0, "life0"), start(0, 1, "life1")]
+    killed = [kill(4, 0), kill(4, 1)]
+    return evidence(lines, event(0, EventKind.JOB_STARTED, **job), *begun, *killed, start(8, 0, "new"), read)
+
+
+def test_a_disaster_is_told_apart_from_all_else() -> None:
+    found = build_report(disaster())
+    assert (found["disaster_restores"], found["backstop_reads"], found["steps_restored_over"]) == (1, 1, 2)
+    assert (found["steps_committed"], found["steps_replayed"], found["steps_recommitted"]) == (5, 0, 0)
+    assert found["digests_agree"]
+    assert found["final_digest"] == "d4"
+    assert found["rounds_recomputed"] == 0
+    assert found["survivor_stall_s"]["max"] is None
+    assert found["disaster_s"] == {"p50": 7.0, "max": 7.0}
+    assert found["rejoin_s"]["max"] is None
+    said = "disaster restores     1, 2 steps computed again, without a commit p50 7.00 s, max 7.00 s"
+    assert said in format_report(found)
+    assert build_report(disaster(mode="fast"))["steps_recommitted"] == 0
+
+
+def test_rounds_that_a_disaster_took_back_are_not_counted_as_those_of_a_death() -> None:
+    found = build_report(history(7, kills=0, disasters=1))
+    assert found["steps_restored_over"] > 0
+    assert found["rounds_recomputed"] == 0
+
+
+def test_an_outcome_counts_as_far_as_the_job_came_after_the_disaster() -> None:
+    whole = disaster()
+    short = replace(whole, ledgers={**whole.ledgers, 0: whole.ledgers[0][:5]})
+    found = build_report(short)
+    assert (found["steps_committed"], found["final_digest"], found["steps_restored_over"]) == (3, "d2", 1)
 
 
 def test_quantiles_by_nearest_rank() -> None:
@@ -231,6 +261,15 @@ def test_printed_report() -> None:
     found = build_report(history(7, phase=Phase.MID_ROUNDS)) | {
         "wall_s": 12.3, "rounds_recomputed": 18, "out": "out/run", "rejoin_s": {"p50": 3.0, "max": 4.25},
         "survivor_stall_s": {"p50": 0.04, "p99": 0.1, "max": 0.1}, "heal_mb_per_s": 12.34,
+        "goodput": {
+            "ratio": 0.4, "productive_s": 40.0, "whole_s": 100.0,
+            "lost_s_by_cause": {"ended_attempt": 5.5, "restarting": 30.0, "quorum": 0.04, "save": 0.1},
+            "by_kill": [{"lost_s": 4.0}, {"lost_s": 12.0}, {"lost_s": 20.0}],
+        },
+        "measures": {
+            "discarded_steps_per_kill": 1.0, "committed_of_attempted": 0.824,
+            "token_rate_of_fault_free": None, "breadth_mean": 0.98,
+        },
     }  # fmt: skip
     assert format_report(found) == (
         "steps committed       14 in 12 s\n"
@@ -243,6 +282,12 @@ def test_printed_report() -> None:
         "survivors stalled     p50 0.04 s, p99 0.10 s, max 0.10 s\n"
         "killed group back in  p50 3.00 s, max 4.25 s\n"
         "heals from peers      3 (p50 0.50 s, max 0.50 s, 12.3 MB/s)\n"
+        "goodput               40.0% of all groups' time was productive\n"
+        "lost to               restarting 30.0%, ended attempt 5.5%, save 0.1%\n"
+        "cost of a kill        1.00 steps discarded, p50 12.00 s, max 20.00 s of all groups' time\n"
+        "attempts committed    82.4%\n"
+        "tokens per second     an unknown share of the rate without faults\n"
+        "groups taking part    98.0% of those alive\n"
         "checkpoint reads      0\n"
         "files                 out/run\n"
         "no broken promise"

@@ -54,9 +54,11 @@ def test_time_bar_adds_up_to_the_whole() -> None:
     _, root = page(history(3))
     slices = [float(rect.get("width") or 0) for rect in root.iter("rect") if rect.get("fill")]
     assert sum(slices) == pytest.approx(870, abs=1)
-    shown = {(item.find("span").tail or "").split()[0] for item in root.iter("li")}  # type: ignore[union-attr]
+    told = [item.find("span").tail or "" for item in root.iter("li")]  # type: ignore[union-attr]
+    shown = {"_".join(text.split()[:-1]) for text in told}
     assert shown <= set(SLICES)
-    assert {"productive", "absent"} <= shown
+    assert {"productive", "ended_attempt", "not_provisioned"} <= shown
+    assert sum(float(text.split()[-1].rstrip("%")) for text in told) == pytest.approx(100, abs=0.5)
 
 
 def test_text_is_escaped() -> None:
@@ -71,6 +73,20 @@ def test_kill_of_the_lighthouse_is_in_the_curve_alone() -> None:
     _, root = page(replace(evidence, events=(*evidence.events[:20], kill, *evidence.events[20:])))
     (mark,) = of_class(root, "kill")
     assert (mark.findtext("title") or "").startswith("kill of the Lighthouse at ")
+
+
+def test_saves_and_disasters_are_marked() -> None:
+    evidence = history(9, disasters=2)
+    _, root = page(evidence)
+    for kind, css in ((EventKind.SAVE, "save"), (EventKind.SAVE_FAILED, "save-failed")):
+        marks = of_class(root, css)
+        assert marks
+        assert len(marks) == len(evidence.of(kind))
+    assert (of_class(root, "save")[0].findtext("title") or "").startswith("save of step ")
+    # Each read in the row of its group, and each disaster once more in the curve.
+    assert len(of_class(root, "disaster")) == len(evidence.of(EventKind.BACKSTOP_READ)) + 2
+    (curve,) = of_class(root, "loss")
+    assert len((curve.get("points") or "").split()) == 14
 
 
 def test_run_without_evidence_has_a_page() -> None:

@@ -42,8 +42,11 @@ class ClusterSettings:
     out: folder for ledgers, events, logs and the Lighthouse's state. config None: the built-in one.
     script: trained instead of `python -m train`, with args. overrides: configuration keys and values.
     launcher: a Launcher, or the words of a command that takes torchrun's arguments. max_restarts:
-    restarts inside a group, by its launcher. addresses: one per group, under which its peers reach
-    it; empty: 127.0.0.1 for all. env: added to the environment of every group.
+    restarts inside a group, by its launcher. save_every: steps between two saves, 0 for no saves, None
+    for as the configuration says. backstop: where saves go, None for saves/ in out, or where the
+    configuration says. continues: goes on with the run that is in out. addresses: one per group, under
+    which its peers reach it; empty: 127.0.0.1 for all. token_file: with the job's secret, for all
+    groups. env: added to the environment of every group.
     """
 
     out: Path
@@ -59,7 +62,11 @@ class ClusterSettings:
     max_restarts: int = 0
     restart: bool = True
     restart_delay_s: float = 1.0
+    save_every: int | None = None
+    backstop: str | None = None
+    continues: bool = False
     addresses: tuple[str, ...] = ()
+    token_file: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     join_timeout_s: float = 60.0
     heartbeat_timeout_s: float = 5.0
@@ -72,13 +79,27 @@ class ClusterSettings:
         for name in ("join_timeout_s", "heartbeat_timeout_s"):
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be more than 0.")
+        if self.save_every is not None:
+            _at_least("save_every", self.save_every, 0)
+        if self.backstop is not None and not (self.backstop and self.save_every != 0):
+            raise UserError("backstop says where saves go: give a URL, and save_every not 0.")
         if self.restart_delay_s < 0:
             raise UserError(f"restart_delay_s is {self.restart_delay_s}: it must not be negative.")
         if self.addresses and len(self.addresses) != self.groups:
             raise UserError(f"{len(self.addresses)} addresses for {self.groups} groups: give one for each.")
-        for what, path in (("configuration", self.config), ("script", self.script)):
+        named = (("configuration", self.config), ("script", self.script), ("token", self.token_file))
+        for what, path in named:
             if path is not None and not path.is_file():
                 raise UserError(f"there is no {what} file {path}: give the path of one.")
+
+    @property
+    def saves_url(self) -> str | None:
+        """Where saves go; empty for no saves, None for whatever the configuration says."""
+        if self.backstop is not None:
+            return self.backstop
+        if not self.save_every:
+            return None if self.save_every is None else ""
+        return self.facts.backstop or str(self.out / "saves")
 
     def address(self, group: int) -> str:
         """The address under which peers reach the group."""
@@ -124,6 +145,12 @@ def environment(
     }
     if facts.steps is not None:
         own["HEADWAY_STEPS"] = str(facts.steps)
+    if settings.saves_url:
+        own["HEADWAY_BACKSTOP"] = settings.saves_url
+    if settings.save_every:
+        own["HEADWAY_BACKSTOP_EVERY_STEPS"] = str(settings.save_every)
+    if settings.token_file is not None:
+        own["HEADWAY_TOKEN_FILE"] = str(settings.token_file)
     return {**base_environment(inherited), **own, **settings.env}
 
 
@@ -156,7 +183,12 @@ def _program(settings: ClusterSettings, group: int, lighthouse: str) -> list[str
     words += ["--advertise-addr", settings.address(group)]
     if facts.steps is not None:
         words += ["--steps", str(facts.steps)]
-    for key, value in {**settings.overrides, "job.seed": str(facts.seed)}.items():
+    if settings.saves_url is not None:
+        words += ["--backstop", settings.saves_url]
+    own = {"job.seed": str(facts.seed)}
+    if settings.save_every:
+        own["backstop.every_steps"] = str(settings.save_every)
+    for key, value in {**settings.overrides, **own}.items():
         words += [f"--{key}", value]
     return [*words, *settings.args]
 

@@ -38,7 +38,8 @@ class LineFollower:
 class GroupProgress:
     """What one group's ledger tells of its progress.
 
-    commits: committed lines so far. step: steps committed, highest number. loss: of the last commit.
+    commits: committed lines so far. step: steps committed, by the last commit or the save that was read
+    after it. loss: of the last commit.
     heard_t: wall clock of the last line of any outcome.
     """
 
@@ -57,6 +58,11 @@ class GroupProgress:
             if entry.get("outcome") == "committed":
                 self._take_commit(entry)
 
+    def mark_restored(self, step: int, t: float) -> None:
+        """Takes note that the group had read a save of this step by then (wall clock)."""
+        if not self._recent or self._recent[-1][1] <= t:
+            self.step = step
+
     @property
     def step_s(self) -> float | None:
         """Median seconds from one commit to the next, over the last ten; None before the second."""
@@ -68,7 +74,7 @@ class GroupProgress:
 
     def _take_commit(self, entry: dict[str, Any]) -> None:
         self.commits += 1
-        self.step = max(self.step, int(entry["step"]) + 1)
+        self.step = int(entry["step"]) + 1
         self.loss = entry.get("loss")
         self._recent.append((int(entry["step"]), float(entry["t"])))
 

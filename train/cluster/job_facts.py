@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from train.config import load_config, validate
+from train.config_reading import load_config
+from train.config_rules import validate
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
     """What is known of the job before it runs. steps and rounds None: only the user's script knows.
 
-    rounds: rounds in each step. mode: exact or fast.
+    rounds: rounds in each step. mode: exact or fast. backstop: where the configuration has saves go,
+    empty for nowhere.
     """
 
     job: str
@@ -20,6 +22,7 @@ class JobFacts:
     seed: int = 0
     mode: str = "exact"
     rounds: int | None = None
+    backstop: str = ""
 
 
 def read_job(
@@ -50,4 +53,5 @@ def read_job(
         seed=found.job.seed,
         mode=found.run.mode,
         rounds=found.job.micro_batches // ranks,
+        backstop=found.backstop.url,
     )

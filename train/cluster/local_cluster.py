@@ -21,6 +21,7 @@ from train.cluster.commands import ClusterSettings, Launcher, LighthouseKind
 from train.cluster.errors import ClusterError, refusal
 from train.cluster.follow import LineFollower
 from train.cluster.job_facts import read_job
+from train.cluster.run_folder import claim, fresh_folder, take_up
 from train.cluster.running import Running
 from train.cluster.snapshot import Snapshot
 from train.cluster.supervisor import Supervisor
@@ -45,8 +46,12 @@ class LocalCluster:
     environment. config, mode, overrides: for the reference trainer. job: name of the job.
     launcher: "headway", "torchrun", or the words of a command that takes torchrun's arguments.
     max_restarts: restarts inside a group by its launcher. restart, restart_delay_s: whether and how
-    soon a lost group is started again. addresses: one per group, under which its peers reach it.
-    env: added to the environment of every rank.
+    soon a lost group is started again. save_every: steps between two saves, 0: none; backstop: where
+    they go, saves/ in out by default; None for both: as the configuration says. continues: the run in
+    out goes on, its cluster having ended: ledgers, events, saves and the Lighthouse's state are taken
+    up, by another number of groups or ranks if you like. addresses: one per group, under which its
+    peers reach it. token_file: with the job's secret, for all groups. env: added to the environment of
+    every rank.
 
     Raises UserError for bad values.
     """
@@ -70,7 +75,11 @@ class LocalCluster:
         max_restarts: int = 0,
         restart: bool = True,
         restart_delay_s: float = 1.0,
+        save_every: int | None = None,
+        backstop: str | Path | None = None,
+        continues: bool = False,
         addresses: Sequence[str] = (),
+        token_file: Path | None = None,
         env: Mapping[str, str] | None = None,
         join_timeout_s: float = 60.0,
         heartbeat_timeout_s: float = 5.0,
@@ -80,7 +89,7 @@ class LocalCluster:
             script, config, ranks=ranks, steps=steps, seed=seed, job=job, mode=mode, overrides=overrides or {}
         )
         self.settings = ClusterSettings(
-            out=_fresh_folder(facts.job) if out is None else Path(out).absolute(),
+            out=fresh_folder(facts.job) if out is None else Path(out).absolute(),
             groups=groups,
             ranks=ranks,
             facts=facts,
@@ -93,7 +102,11 @@ class LocalCluster:
             max_restarts=max_restarts,
             restart=restart,
             restart_delay_s=restart_delay_s,
+            save_every=save_every,
+            backstop=None if backstop is None else str(backstop),
+            continues=continues,
             addresses=tuple(addresses),
+            token_file=None if token_file is None else Path(token_file).absolute(),
             env=dict(env or {}),
             join_timeout_s=join_timeout_s,
             heartbeat_timeout_s=heartbeat_timeout_s,
@@ -120,7 +133,10 @@ class LocalCluster:
         """
         if self._running is not None:
             raise ClusterError("the cluster has been started already: make a new one.")
-        _claim(self.out)
+        if self.settings.continues:
+            take_up(self.out, self.settings.facts.job)
+        else:
+            claim(self.out)
         self._running = Running(self.settings)
         try:
             self._start_all(self._running.supervisor)
@@ -262,6 +278,16 @@ class LocalCluster:
         with self._supervisor.harm(group) as (found, step):
             return found.kill_launcher(step)
 
+    def kill_everything(self, lighthouse: bool = True, down_s: float | None = None) -> list[int]:
+        """Kills with SIGKILL all groups whole, and the Lighthouse with them, as a power cut would.
+
+        All are stopped before the first is killed. lighthouse False: it lives on. down_s: seconds
+        until everything is started again; None: it stays down. stop() this cluster then, and let
+        another one with continues=True go on in the same folder. Returns the pids; blocks until they
+        are gone, some 0.3 s.
+        """
+        return self._supervisor.kill_everything(lighthouse, down_s)
+
     def evict(self, group: int) -> None:
         """Has the Lighthouse count the group out for good, as an operator would.
 
@@ -366,18 +392,3 @@ def _count_out(address: str, job: str, group: int) -> None:
         raise ClusterError(f"group {group} was not evicted: {error}") from None
     if not known:
         raise ClusterError(f"group {group} was not evicted: the Lighthouse knows no living one of job {job}.")
-
-
-def _fresh_folder(job: str) -> Path:
-    return Path("out", f"{job}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-
-
-def _claim(out: Path) -> None:
-    """Makes the folder of the run. Raises UserError if it cannot, or if it holds another run."""
-    if events_path(out).exists() or (out / "ledger").exists():
-        raise UserError(f"the folder {out} holds another run: choose another folder or remove it.")
-    try:
-        for folder in (out / "ledger", out / "logs"):
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"the folder {out} cannot be written ({error.strerror}): choose another.") from None

@@ -32,7 +32,7 @@ class SupervisedGroup:
     One caller at a time. run: where it stands, moved on by the supervisor. due_s: monotonic clock,
     when to start it again, or while it is leaving, when to stop waiting for its workers.
     failures: incarnations in a row that ended by themselves without a commit. down_s: after the end of
-    the present life, seconds until the next; None: as the cluster says.
+    the present life, seconds until the next; None: as the cluster says, infinite: it stays down.
     """
 
     def __init__(self, number: int, *, child: Child, progress: GroupProgress, events: EventLog) -> None:
@@ -100,6 +100,13 @@ class SupervisedGroup:
         order()
         self._killed = True
         self._events.write(EventKind.GROUP_EVICTED, group=self.number, step=step)
+
+    def stay_down(self, down_s: float) -> None:
+        """Puts the next life off, if there is to be one, by so many seconds; infinite: for good."""
+        self.down_s = down_s
+        if self.run is Run.WAITING:
+            self.due_s = time.monotonic() + down_s
+            self.run = Run.DOWN if down_s == math.inf else Run.WAITING
 
     def pause(self, rank: int | None) -> None:
         """Stops all its processes, or the worker of one rank, with SIGSTOP."""

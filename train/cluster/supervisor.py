@@ -1,5 +1,6 @@
 """Keeps the processes of a local cluster as they should be, and ends them."""
 
+import math
 import statistics
 import threading
 import time
@@ -81,6 +82,29 @@ class Supervisor:
         with self._lock:
             self._lighthouse.kill(self.step(), down_s)
             self._kills += 1
+
+    def kill_everything(self, lighthouse: bool, down_s: float | None) -> list[int]:
+        """Kills all groups that run, and the Lighthouse if told so, as one; returns the pids.
+
+        All are stopped before the first is killed, so that none sees another go. down_s: seconds until
+        all of it is started again, None for never. Raises ClusterError if no group runs.
+        """
+        with self._lock:
+            step = self.step()
+            running = [group for group in self._groups if group.child.running]
+            if not running:
+                raise ClusterError("no group runs now.")
+            takes_lighthouse = lighthouse and self._lighthouse.child.running
+            pids = [pid for group in running for pid in group.child.pause()]
+            if takes_lighthouse:
+                pids += self._lighthouse.child.pause()
+                self._lighthouse.kill(step, down_s)
+            for group in self._groups:
+                if group in running:
+                    group.kill(step)
+                group.stay_down(math.inf if down_s is None else down_s)
+            self._kills += len(running) + takes_lighthouse
+            return pids
 
     def step(self) -> int:
         """Steps committed by the group that has committed most."""
@@ -173,10 +197,13 @@ class Supervisor:
         for group in self._groups:
             group.progress.look()
         for event in self._follower.new_lines():
-            if event.get("kind") == EventKind.GROUP_STARTED and event.get("group") in range(
-                len(self._groups)
-            ):
-                self._groups[event["group"]].mark_trainer_up(event["t"])
+            if event.get("group") not in range(len(self._groups)):
+                continue
+            group = self._groups[event["group"]]
+            if event.get("kind") == EventKind.GROUP_STARTED:
+                group.mark_trainer_up(event["t"])
+            elif event.get("kind") == EventKind.BACKSTOP_READ:
+                group.progress.mark_restored(event["step"], event["t"])
 
     def _any_finished(self) -> bool:
         return any(group.run is Run.FINISHED for group in self._groups)
@@ -212,7 +239,8 @@ class Supervisor:
             group.child.kill()
         group.progress.look()
         begun = any(each.progress.commits for each in self._groups)
-        ending = group.ending(restart=self._settings.restart, job_over=self._job_over(), job_begun=begun)
+        restart = self._settings.restart and group.down_s != math.inf
+        ending = group.ending(restart=restart, job_over=self._job_over(), job_begun=begun)
         self._carry_out(group, after_ending(ending))
 
     def _carry_out(self, group: SupervisedGroup, decision: Decision) -> None:

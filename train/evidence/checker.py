@@ -5,19 +5,20 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from replica.ledger import EventKind, LedgerLine, Outcome
+from train.evidence.backstop_checks import check_backstop
+from train.evidence.eras import Eras, Lineage, find_eras
 from train.evidence.files import Event, Evidence
 from train.evidence.history import (
     Life,
     commits,
-    commits_by_step,
     group_numbers,
-    is_death,
     is_exact,
     life,
+    life_of,
     lives,
     quorum,
-    repeats,
 )
+from train.evidence.repeats import Repeat, find_repeats
 from train.evidence.sample_checks import check_samples
 from train.evidence.violations import Violation, ViolationKind
 
@@ -29,21 +30,23 @@ def check(evidence: Evidence, *, rounds_per_pass: float | None = None) -> list[V
     samples come again; without it (and without the field of that name on `group_started`) every
     input that is fed twice counts as repeated.
     """
+    eras = find_eras(evidence)
+    repeats = find_repeats(evidence, eras)
     checks = (
         _damaged(evidence),
         _nothing_committed(evidence),
-        _steps_fell(evidence),
-        _steps_replayed(evidence),
-        _steps_missing(evidence),
+        _steps_fell(evidence, repeats),
+        _steps_replayed(repeats),
+        _steps_missing(evidence, eras),
         _heals_missing(evidence),
         _heals_unproven(evidence),
-        _digests(evidence),
-        check_samples(evidence, rounds_per_pass),
+        _digests(evidence, eras, repeats),
+        check_samples(evidence, eras, rounds_per_pass),
         _quorum_ids_fell(evidence),
         _quorum_ids_reused(evidence),
         _survivors_restarted(evidence),
         _lives_unlaunched(evidence),
-        _backstop_reads(evidence),
+        check_backstop(evidence, eras),
     )
     return [violation for found in checks for violation in found]
 
@@ -59,9 +62,9 @@ def _nothing_committed(evidence: Evidence) -> Iterator[Violation]:
         yield Violation(kind=ViolationKind.NOTHING_COMMITTED, text="no group committed any step")
 
 
-def _steps_fell(evidence: Evidence) -> Iterator[Violation]:
+def _steps_fell(evidence: Evidence, repeats: list[Repeat]) -> Iterator[Violation]:
     """Committed steps of a ledger rise, but for a new life that takes up a step nobody living had."""
-    excused = {(repeat.step, repeat.quorum_id) for repeat in repeats(evidence) if repeat.excused}
+    excused = {(repeat.step, repeat.quorum_id) for repeat in repeats if repeat.excused}
     for group, lines in evidence.ledgers.items():
         done = commits(lines)
         for earlier, line in pairwise(done):
@@ -72,8 +75,8 @@ def _steps_fell(evidence: Evidence) -> Iterator[Violation]:
             yield Violation.at(ViolationKind.STEP_FELL, line, text)
 
 
-def _steps_replayed(evidence: Evidence) -> Iterator[Violation]:
-    for repeat in repeats(evidence):
+def _steps_replayed(repeats: list[Repeat]) -> Iterator[Violation]:
+    for repeat in repeats:
         if repeat.excused:
             continue
         why = f"group {repeat.takers[0][0]} lived and had it" if repeat.takers else "later steps were in"
@@ -85,19 +88,19 @@ def _steps_replayed(evidence: Evidence) -> Iterator[Violation]:
         )
 
 
-def _steps_missing(evidence: Evidence) -> Iterator[Violation]:
-    """No gap from step 0 on, or from the first step known where a save was restored."""
-    steps = commits_by_step(evidence)
-    start = min(steps, default=0) if evidence.of(EventKind.BACKSTOP_READ) else 0
-    for step in range(start, max(steps, default=0)):
+def _steps_missing(evidence: Evidence, eras: Eras) -> Iterator[Violation]:
+    """No gap in the final trajectory from step 0 on, or from the save with which the evidence begins."""
+    steps = {line.step for line in commits(evidence.lines) if eras.counts(line)}
+    for step in range(eras.all[0].step, max(steps, default=0)):
         if step not in steps:
             text = f"step {step} is in no ledger, though step {max(steps)} is"
             yield Violation(kind=ViolationKind.STEP_MISSING, text=text, step=step)
 
 
 def _heals_missing(evidence: Evidence) -> Iterator[Violation]:
-    """A life commits step after step from 0; where it skips any, a heal must have brought it there."""
-    restored = {(event.group, event.incarnation) for event in evidence.of(EventKind.BACKSTOP_READ)}
+    """A life commits step after step from 0 or the save that it read; only a heal lets it skip any."""
+    reads = evidence.of(EventKind.BACKSTOP_READ)
+    restored = {life_of(event): event.integer("step") or 0 for event in reads}
     next_step: dict[Life, int] = {}
     healed: set[Life] = set()
     for line in evidence.lines:
@@ -105,9 +108,8 @@ def _heals_missing(evidence: Evidence) -> Iterator[Violation]:
             healed.add(life(line))
         if line.outcome is not Outcome.COMMITTED:
             continue
-        expected = next_step.get(life(line), 0)
-        first_after_restore = life(line) in restored and life(line) not in next_step
-        if line.step > expected and life(line) not in healed and not first_after_restore:
+        expected = next_step.get(life(line), restored.get(life(line), 0))
+        if line.step > expected and life(line) not in healed:
             text = f"group {line.group} committed step {line.step}, stood at step {expected}, never healed"
             yield Violation.at(ViolationKind.HEAL_MISSING, line, text)
         next_step[life(line)] = line.step + 1
@@ -152,15 +154,16 @@ def _outlived(evidence: Evidence, donor: tuple[int, int], step: int) -> bool:
     return any(line.step == step and quorum(line) >= quorum_id for line in lines)
 
 
-def _digests(evidence: Evidence) -> Iterator[Violation]:
-    """One state per step; in fast mode a step that was computed again has one for each quorum."""
-    apart = set() if is_exact(evidence) else {repeat.step for repeat in repeats(evidence) if repeat.excused}
-    found: dict[tuple[int, int | None], dict[str, LedgerLine]] = defaultdict(dict)
+def _digests(evidence: Evidence, eras: Eras, repeats: list[Repeat]) -> Iterator[Violation]:
+    """One state per step, as far as steps were computed alike; in fast mode one for each quorum of a
+    step that was computed again."""
+    apart = set() if is_exact(evidence) else {repeat.step for repeat in repeats if repeat.excused}
+    found: dict[tuple[int, Lineage, int | None], dict[str, LedgerLine]] = defaultdict(dict)
     for line in commits(evidence.lines):
         if line.digest is not None:
-            key = (line.step, line.quorum_id if line.step in apart else None)
-            found[key].setdefault(line.digest, line)
-    for (step, _), by_digest in sorted(found.items(), key=lambda item: item[0][0]):
+            key = eras.of(line).past_of(line.step), line.quorum_id if line.step in apart else None
+            found[line.step, *key].setdefault(line.digest, line)
+    for (step, *_), by_digest in sorted(found.items(), key=lambda item: item[0][0]):
         first, *others = by_digest.values()
         for other in others:
             text = f"after step {step} group {other.group} has another state than group {first.group}"
@@ -225,9 +228,15 @@ def _survivors_restarted(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _was_ended(evidence: Evidence, group: int, start: int, end: int) -> bool:
-    """Whether somebody ended the group on purpose; that it exited by itself is no excuse."""
+    """Whether somebody ended the group on purpose, or the cluster as a whole had gone and came again.
+
+    That it exited by itself is no excuse.
+    """
     ends = (EventKind.KILL, EventKind.GROUP_EVICTED, EventKind.GROUP_PAUSED, EventKind.FINISHED)
-    return any(event.group == group and event.kind in ends for event in evidence.events[start:end])
+    return any(
+        (event.group == group and event.kind in ends) or event.kind is EventKind.JOB_STARTED
+        for event in evidence.events[start:end]
+    )
 
 
 def _lives_unlaunched(evidence: Evidence) -> Iterator[Violation]:
@@ -246,21 +255,3 @@ def _lives_unlaunched(evidence: Evidence) -> Iterator[Violation]:
 
 def _is_launch(event: Event) -> bool:
     return event.kind is EventKind.GROUP_LAUNCHED
-
-
-def _backstop_reads(evidence: Evidence) -> Iterator[Violation]:
-    """A save is read only when no group lives that has trained."""
-    training: set[int] = set()
-    for event in evidence.events:
-        group = event.group
-        if event.kind is EventKind.BACKSTOP_READ and training:
-            text = f"group {group} read a save while groups {sorted(training)} lived"
-            yield Violation(
-                kind=ViolationKind.BACKSTOP_READ, text=text, group=group, step=event.integer("step")
-            )
-        elif event.kind is EventKind.DEATH_SEEN:
-            training.difference_update(group_numbers(event.values["dead"]))
-        elif group is not None and event.kind is EventKind.ROUND_DONE:
-            training.add(group)
-        elif group is not None and (is_death(event) or event.kind is EventKind.GROUP_STARTED):
-            training.discard(group)

@@ -1,12 +1,12 @@
 """The figures of a report, each from a run's evidence: pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
 from statistics import fmean, median
-from typing import Any
 
 from replica.ledger import EventKind, LedgerLine, Outcome
+from train.evidence.eras import Eras
 from train.evidence.files import Event, Evidence
 from train.evidence.history import (
     NO_QUORUM,
@@ -19,9 +19,9 @@ from train.evidence.history import (
     life,
     life_starts,
     quorum,
-    repeats,
     rounds_by_attempt,
 )
+from train.evidence.repeats import Repeat
 from train.evidence.violations import Violation, ViolationKind
 
 LOST = (ViolationKind.SAMPLE_LOST, ViolationKind.INPUT_CHANGED)
@@ -48,11 +48,6 @@ def wall_s(evidence: Evidence) -> float:
     return max(times) - min(times) if times else 0.0
 
 
-def group_count(evidence: Evidence) -> int:
-    """Groups of the job: as it says, else those that left a ledger."""
-    return evidence.job.groups if evidence.job is not None else len(evidence.ledgers)
-
-
 def steps_discarded(evidence: Evidence) -> int:
     """Attempts whose finished rounds were thrown away, and that no group committed."""
     committed = commits_by_attempt(evidence)
@@ -64,9 +59,9 @@ def steps_discarded(evidence: Evidence) -> int:
     return sum(attempt not in committed for attempt in discarded)
 
 
-def steps_replayed(evidence: Evidence) -> int:
+def steps_replayed(evidence: Evidence, repeats: Iterable[Repeat]) -> int:
     """Commits of a step that the group itself in one life, or a group alive, had committed before."""
-    again = sum(not repeat.excused for repeat in repeats(evidence))
+    again = sum(not repeat.excused for repeat in repeats)
     for lines in evidence.ledgers.values():
         seen: set[tuple[str, int, int]] = set()
         for line in commits(lines):
@@ -75,34 +70,54 @@ def steps_replayed(evidence: Evidence) -> int:
     return again
 
 
-def steps_recommitted(evidence: Evidence) -> int:
+def steps_recommitted(evidence: Evidence, repeats: Iterable[Repeat]) -> int:
     """Steps computed again since only groups that died had them; in exact mode that leaves no trace."""
     if is_exact(evidence):
         return 0
-    return len({repeat.step for repeat in repeats(evidence) if repeat.excused})
+    return len({repeat.step for repeat in repeats if repeat.excused and not repeat.restored})
 
 
-def rounds_recomputed(evidence: Evidence) -> int:
-    """Rounds of committed steps that were computed in one attempt more, each time counted."""
+def steps_restored_over(repeats: Iterable[Repeat]) -> int:
+    """Committed steps that were computed again because all groups had died, each time counted."""
+    return sum(repeat.excused and repeat.restored for repeat in repeats)
+
+
+def rounds_recomputed(evidence: Evidence, eras: Eras) -> int:
+    """Rounds of committed steps that were computed in one attempt more, each time counted.
+
+    What a restore from a save has computed again is not among them.
+    """
     committed = commits_by_step(evidence)
-    attempts: dict[tuple[int, int], set[int]] = defaultdict(set)
+    attempts: dict[tuple[int, int, int], set[int]] = defaultdict(set)
     for (step, quorum_id), dones in rounds_by_attempt(evidence).items():
         for done in dones:
             if step in committed:
-                attempts[step, done.round].add(quorum_id)
+                attempts[eras.at(quorum_id).number, step, done.round].add(quorum_id)
     return sum(len(quorum_ids) - 1 for quorum_ids in attempts.values())
 
 
-def last_commits(evidence: Evidence) -> list[LedgerLine]:
-    """One committed line for each step, of its last quorum, steps rising."""
-    return [lines[-1] for _, lines in sorted(commits_by_step(evidence).items())]
+def last_commits(evidence: Evidence, eras: Eras) -> list[LedgerLine]:
+    """One committed line for each step of the final trajectory, of its last quorum, steps rising."""
+    return [lines[-1] for lines in _trajectory(evidence, eras)]
 
 
-def final_digest(evidence: Evidence) -> str | None:
+def final_digest(evidence: Evidence, eras: Eras) -> str | None:
     """The digest after the last committed step, None where no group computed it."""
-    lines = list(commits_by_step(evidence).values())
+    lines = _trajectory(evidence, eras)
     digests = [line.digest for line in lines[-1] if line.digest is not None] if lines else []
     return digests[-1] if digests else None
+
+
+def _trajectory(evidence: Evidence, eras: Eras) -> list[list[LedgerLine]]:
+    """The committed lines of each step that count in the end, steps rising."""
+    steps = ([line for line in lines if eras.counts(line)] for lines in commits_by_step(evidence).values())
+    return [lines for lines in steps if lines]
+
+
+def saves(evidence: Evidence) -> tuple[list[float], list[float]]:
+    """Of each save: seconds that its writing took, and seconds that training stood still for it."""
+    events = evidence.of(EventKind.SAVE)
+    return [event.number("seconds") for event in events], [event.number("blocked_s") for event in events]
 
 
 def survivor_stalls_s(evidence: Evidence) -> list[float]:
@@ -110,13 +125,19 @@ def survivor_stalls_s(evidence: Evidence) -> list[float]:
 
     The attempt under way at the kill may still commit, and the wait comes after it: so all waits
     count, from the kill to the first commit in a quorum of later id than the victim's, and the
-    longest is taken. Kills after which no other group committed any more are left out.
+    longest is taken. Kills after which no other life that had begun before committed any more are left
+    out.
     """
     done = sorted(commits(evidence.lines), key=lambda line: line.t)
+    begun = life_starts(evidence)
     typical = median(line.seconds.total for line in done) if done else 0.0
     stalls = []
     for kill in evidence.deaths:
-        later = [line for line in done if line.group != kill.group and line.t > kill.t]
+        later = [
+            line
+            for line in done
+            if line.group != kill.group and line.t > kill.t and begun.get(life(line), kill.t) <= kill.t
+        ]
         waits = _waits_s(later, kill.t, _quorum_at(evidence, kill))
         if waits:
             stalls.append(max(0.0, max(waits) - typical))
@@ -149,13 +170,33 @@ def _quorum_at(evidence: Evidence, kill: Event) -> int:
     return max((*told, *written), default=NO_QUORUM)
 
 
-def rejoins_s(evidence: Evidence) -> list[float]:
-    """For each kill of a group: seconds to its next commit in a new life, where there was one."""
+def disasters_s(evidence: Evidence, eras: Eras) -> list[float]:
+    """For each disaster: seconds from the last commit before to the first one after it."""
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for line in commits(evidence.lines):
+        number = eras.of(line).number
+        first[number] = min(line.t, first.get(number, line.t))
+        last[number] = max(line.t, last.get(number, line.t))
+    numbers = [era.number for era in eras.disasters]
+    return [first[number] - last[number - 1] for number in numbers if number in first and number - 1 in last]
+
+
+def rejoins_s(evidence: Evidence, eras: Eras) -> list[float]:
+    """For each kill of a group: seconds to its next commit in a new life, where there was one.
+
+    Kills that were part of a disaster are left out.
+    """
     begun = life_starts(evidence)
     waits = []
     for kill in evidence.deaths:
         lines = evidence.ledgers.get(kill.group, ()) if kill.group is not None else ()
-        back = [line.t - kill.t for line in commits(lines) if begun.get(life(line), line.t) > kill.t]
+        era = eras.at(_quorum_at(evidence, kill))
+        back = [
+            line.t - kill.t
+            for line in commits(lines)
+            if begun.get(life(line), line.t) > kill.t and eras.of(line) is era
+        ]
         if back:
             waits.append(min(back))
     return waits
@@ -199,60 +240,11 @@ def breadth_mean(evidence: Evidence) -> float | None:
 
 
 def _live_or_die(alive: set[int], event: Event) -> None:
+    if event.kind is EventKind.JOB_STARTED:
+        alive.clear()
     if event.group is None:
         return
     if is_death(event):
         alive.discard(event.group)
     elif event.kind is EventKind.GROUP_STARTED:
         alive.add(event.group)
-
-
-def goodput(evidence: Evidence) -> dict[str, Any]:
-    """The share of all groups' time that went into committed steps, and where the rest went.
-
-    `lost_s_by_cause` is in seconds summed over groups; with the productive seconds it makes up
-    wall_s times the number of groups. `absent` is time outside any attempt: starting, dead, done.
-    """
-    whole_s = wall_s(evidence) * group_count(evidence)
-    good_s, lost = 0.0, defaultdict[str, float](float)
-    for ledger in evidence.ledgers.values():
-        for line, kept in zip(ledger, _rounds_kept(ledger), strict=True):
-            line_good_s = _productive_s(line, kept)
-            good_s += line_good_s
-            for cause, seconds in _lost_s(line, line_good_s).items():
-                lost[cause] += seconds
-    lost["absent"] = max(0.0, whole_s - sum(line.seconds.total for line in evidence.lines))
-    ratio = round(good_s / whole_s, 4) if whole_s > 0 else None
-    return {"ratio": ratio, "lost_s_by_cause": {cause: round(value, 3) for cause, value in lost.items()}}
-
-
-def _rounds_kept(ledger: Sequence[LedgerLine]) -> list[bool]:
-    """For each line of a ledger: whether it is of a retried attempt whose step the same life committed.
-
-    The rounds that were finished in it are in that commit.
-    """
-    found: list[bool] = []
-    kept, later = False, None
-    for line in reversed(ledger):
-        same = later is not None and (life(line), line.step) == (life(later), later.step)
-        committed_later = later is not None and later.outcome is Outcome.COMMITTED
-        kept = line.outcome is Outcome.RETRIED and same and (kept or committed_later)
-        found.append(kept)
-        later = line
-    return found[::-1]
-
-
-def _productive_s(line: LedgerLine, kept: bool) -> float:
-    """Seconds of an attempt whose fruit is in a committed step; kept: its rounds are."""
-    if line.outcome is Outcome.COMMITTED:
-        return line.seconds.compute + line.seconds.reduce + line.seconds.commit
-    return line.seconds.compute if kept else 0.0
-
-
-def _lost_s(line: LedgerLine, good_s: float) -> Mapping[str, float]:
-    """The other seconds of an attempt, by cause."""
-    seconds = line.seconds
-    if line.outcome is not Outcome.COMMITTED:
-        return {line.outcome.value: max(0.0, seconds.total - good_s)}
-    named = {"quorum": seconds.quorum, "heal": seconds.heal, "vote": seconds.vote}
-    return {**named, "other": max(0.0, seconds.total - good_s - sum(named.values()))}

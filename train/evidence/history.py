@@ -1,39 +1,17 @@
-"""What a run's evidence amounts to: commits, repeats, lives of groups; pure, and no judgement."""
+"""What a run's evidence amounts to: commits, rounds, lives of groups; pure, and no judgement."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from replica.ledger import EventKind, KillTarget, LedgerLine, Outcome
 from train.evidence.files import Event, Evidence, RoundDone
 
 Attempt = tuple[int, int]  # step, quorum id
 Life = tuple[int, str]  # group, incarnation
-Place = tuple[int, int]  # step, round
+Place = tuple[int, int, int]  # rounds in a step, step, round
 
 # An absent quorum id sorts below every true one.
 NO_QUORUM = -1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repeat:
-    """A step that was committed again under a later quorum.
-
-    `takers` are the lives that had taken the step before and were there to see it again; `deeper`
-    that a later step had been committed by then. With neither, only groups that died had the step
-    and it was their newest: computing it again takes nothing back.
-    """
-
-    step: int
-    quorum_id: int
-    takers: tuple[Life, ...]
-    deeper: bool
-    restored: bool
-
-    @property
-    def excused(self) -> bool:
-        """Whether the step was computed again without anybody living losing it."""
-        return not self.takers and (self.restored or not self.deeper)
 
 
 def commits(lines: Iterable[LedgerLine]) -> list[LedgerLine]:
@@ -63,37 +41,14 @@ def quorum(line: LedgerLine) -> int:
     return NO_QUORUM if line.quorum_id is None else line.quorum_id
 
 
-def repeats(evidence: Evidence) -> list[Repeat]:
-    """Every time that a step was committed again under a later quorum id, steps rising."""
-    again = [
-        (step, quorum_id)
-        for step, lines in commits_by_step(evidence).items()
-        for quorum_id in sorted({quorum(line) for line in lines})[1:]
-    ]
-    return [_repeat(evidence, step, quorum_id) for step, quorum_id in again]
-
-
-def _repeat(evidence: Evidence, step: int, quorum_id: int) -> Repeat:
-    before = [line for line in evidence.lines if quorum(line) < quorum_id]
-    had_it = {life(line) for line in before if line.step > step or _committed(line, step)}
-    living = {life(line) for line in evidence.lines if quorum(line) >= quorum_id}
-    reads = evidence.of(EventKind.BACKSTOP_READ)
-    return Repeat(
-        step=step,
-        quorum_id=quorum_id,
-        takers=tuple(sorted(had_it & living)),
-        deeper=any(line.step > step for line in commits(before)),
-        restored=any((read.integer("step") or 0) <= step for read in reads),
-    )
-
-
-def _committed(line: LedgerLine, step: int) -> bool:
-    return line.outcome is Outcome.COMMITTED and line.step == step
-
-
 def life(line: LedgerLine | RoundDone) -> Life:
     """Which life of which group wrote this."""
     return line.group, line.incarnation
+
+
+def life_of(event: Event) -> Life:
+    """Which life of which group an event is about, as far as it tells."""
+    return event.group if event.group is not None else -1, event.incarnation or ""
 
 
 def lives(evidence: Evidence) -> list[tuple[int, Life]]:
@@ -134,25 +89,6 @@ def rounds_by_attempt(evidence: Evidence) -> Mapping[Attempt, list[RoundDone]]:
     for done in evidence.rounds_done:
         found[done.step, done.quorum_id].append(done)
     return found
-
-
-def input_hashes(evidence: Evidence) -> Mapping[Place, set[str]]:
-    """Hashes of the inputs that were fed, by (step, round), whatever became of them.
-
-    Runs of one seed are fed the same, with any number of groups.
-    """
-    found: dict[Place, set[str]] = defaultdict(set)
-    for done in evidence.rounds_done:
-        if done.input_xxh64 is not None:
-            found[done.step, done.round].add(done.input_xxh64)
-    return found
-
-
-def rounds_per_step(evidence: Evidence) -> int:
-    """T: as the job or its groups say, else one more than the highest round that was committed."""
-    told = [event.integer("rounds") for event in evidence.of(EventKind.JOB_STARTED, EventKind.GROUP_STARTED)]
-    numbers = (number for line in commits(evidence.lines) for number, _ in line.rounds)
-    return next((rounds for rounds in told if rounds is not None), max(numbers, default=-1) + 1)
 
 
 def is_exact(evidence: Evidence) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from replica.ledger import EventKind, LedgerLine, Outcome
+from train.evidence.eras import Era, Eras
 from train.evidence.files import Evidence, RoundDone
 from train.evidence.history import (
     Attempt,
@@ -12,45 +13,42 @@ from train.evidence.history import (
     Place,
     commits,
     commits_by_attempt,
-    input_hashes,
     life,
     lives_by_quorum,
     quorum,
     rounds_by_attempt,
-    rounds_per_step,
 )
 from train.evidence.violations import Violation, ViolationKind
 
 
-def check_samples(evidence: Evidence, rounds_per_pass: float | None = None) -> Iterator[Violation]:
+def check_samples(
+    evidence: Evidence, eras: Eras, rounds_per_pass: float | None = None
+) -> Iterator[Violation]:
     """The violations in the rounds of a run; `rounds_per_pass` as for `train.evidence.checker.check`."""
-    per_pass = rounds_per_pass if rounds_per_pass is not None else _rounds_per_pass(evidence)
-    yield from _rounds_wrong(evidence)
+    yield from _rounds_wrong(evidence, eras)
     yield from _rounds_differ(evidence)
     yield from _samples_lost(evidence)
     yield from _samples_repeated(evidence)
     yield from _rounds_recomputed(evidence)
-    yield from _inputs_changed(evidence)
-    yield from _inputs_repeated(evidence, per_pass)
+    hashes = _input_hashes(evidence, eras)
+    yield from _inputs_changed(hashes)
+    passes = {era.rounds: _rounds_per_pass(evidence, era) for era in eras.all}
+    yield from _inputs_repeated(hashes, passes if rounds_per_pass is None else {}, rounds_per_pass)
 
 
-def _rounds_per_pass(evidence: Evidence) -> float | None:
+def _rounds_per_pass(evidence: Evidence, era: Era) -> float | None:
     """As a group told what it reads of the data, or as it told the figure itself."""
     for event in evidence.of(EventKind.DATA):
-        if (per_round := event.number("samples_per_micro_batch") * _ranks(evidence)) > 0:
+        if (per_round := event.number("samples_per_micro_batch") * era.ranks) > 0:
             return event.number("dataset_size") / per_round
     told = (event.number("rounds_per_pass") for event in evidence.of(EventKind.GROUP_STARTED))
     return next((value for value in told if value > 0), None)
 
 
-def _ranks(evidence: Evidence) -> float:
-    return max((event.number("ranks") for event in evidence.of(EventKind.GROUP_STARTED)), default=0.0)
-
-
-def _rounds_wrong(evidence: Evidence) -> Iterator[Violation]:
+def _rounds_wrong(evidence: Evidence, eras: Eras) -> Iterator[Violation]:
     """A committed line names each round once, each with a group of its quorum."""
-    wanted = list(range(rounds_per_step(evidence)))
     for line in commits(evidence.lines):
+        wanted = list(range(eras.of(line).rounds))
         numbers = sorted(number for number, _ in line.rounds)
         if numbers != wanted:
             text = f"group {line.group} committed step {line.step} with rounds {numbers}, not {wanted}"
@@ -147,7 +145,7 @@ def _rounds_recomputed(evidence: Evidence) -> Iterator[Violation]:
     A life holds its rounds as long as it is in every quorum that tries the step, unless it heals
     to a later step or discards an attempt at this one.
     """
-    places: dict[Place, list[RoundDone]] = defaultdict(list)
+    places: dict[tuple[int, int], list[RoundDone]] = defaultdict(list)
     quorums: dict[int, set[int]] = defaultdict(set)
     for done in evidence.rounds_done:
         places[done.step, done.round].append(done)
@@ -188,23 +186,40 @@ def _gave_up(lines: Iterable[LedgerLine], held: RoundDone, until: int) -> bool:
     )
 
 
-def _inputs_changed(evidence: Evidence) -> Iterator[Violation]:
-    for (step, number), hashes in sorted(input_hashes(evidence).items()):
+def _input_hashes(evidence: Evidence, eras: Eras) -> Mapping[Place, set[str]]:
+    """Hashes of the inputs that were fed at each place, whatever became of them.
+
+    All that are given equally many rounds in a step are fed the same, however many groups there are.
+    """
+    found: dict[Place, set[str]] = defaultdict(set)
+    for done in evidence.rounds_done:
+        if done.input_xxh64 is not None:
+            found[eras.at(done.quorum_id).rounds, done.step, done.round].add(done.input_xxh64)
+    return found
+
+
+def _inputs_changed(fed: Mapping[Place, set[str]]) -> Iterator[Violation]:
+    for (_, step, number), hashes in sorted(fed.items()):
         if len(hashes) > 1:
             text = f"round {number} of step {step} was fed {len(hashes)} different inputs"
             yield Violation(kind=ViolationKind.INPUT_CHANGED, text=text, step=step)
 
 
-def _inputs_repeated(evidence: Evidence, rounds_per_pass: float | None) -> Iterator[Violation]:
-    """Within one pass over the data no two places are fed the same input."""
-    rounds = rounds_per_step(evidence)
-    first: dict[tuple[str, int], Place] = {}
-    for place, hashes in sorted(input_hashes(evidence).items()):
-        step, number = place
-        one_pass = 0 if rounds_per_pass is None else int((step * rounds + number) / rounds_per_pass)
+def _inputs_repeated(
+    fed: Mapping[Place, set[str]], passes: Mapping[int, float | None], default: float | None
+) -> Iterator[Violation]:
+    """Within one pass over the data no two places are fed the same input.
+
+    `passes` gives the rounds in a pass, by the number of rounds in a step.
+    """
+    first: dict[tuple[int, str, int], Place] = {}
+    for place, hashes in sorted(fed.items()):
+        rounds, step, number = place
+        per_pass = passes.get(rounds, default)
+        one_pass = 0 if per_pass is None else int((step * rounds + number) / per_pass)
         for value in sorted(hashes):
-            earlier = first.setdefault((value, one_pass), place)
+            earlier = first.setdefault((rounds, value, one_pass), place)
             if earlier != place:
-                where = f"round {earlier[1]} of step {earlier[0]}"
+                where = f"round {earlier[2]} of step {earlier[1]}"
                 text = f"round {number} of step {step} was fed the input of {where}"
                 yield Violation(kind=ViolationKind.INPUT_REPEATED, text=text, step=step)

@@ -30,6 +30,8 @@ class ViolationKind(StrEnum):
     SURVIVOR_RESTARTED = "survivor_restarted"
     LIFE_UNLAUNCHED = "life_unlaunched"
     BACKSTOP_READ = "backstop_read"
+    RESTORES_DIFFER = "restores_differ"
+    SAVE_UNPROVEN = "save_unproven"
 
 
 @dataclass(frozen=True, kw_only=True)

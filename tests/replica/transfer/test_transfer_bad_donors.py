@@ -22,6 +22,7 @@ from transfer_fetching import (
     released,
 )
 from transfer_proxy import cut_at, flip_at, hold_from, once, once_told, proxy, replace, tell_at
+from transfer_staged import free
 from transfer_states import plain, same
 
 from replica.transfer import (
@@ -215,7 +216,8 @@ def test_a_drift_that_shows_late_is_followed_by_the_majority(stack: ExitStack) -
 
 def test_a_copy_that_goes_away_in_the_middle_is_waited_for(stack: ExitStack) -> None:
     donor = donor_of(stack, plain(1))
-    address = stack.enter_context(proxy(donor.address, answers=tell_at(MIDDLE, donor.free)))
+    freed = tell_at(MIDDLE, lambda: free(donor._staging))
+    address = stack.enter_context(proxy(donor.address, answers=freed))
     result = fail(address, settings=ONE, timeout_s=1.0)
     assert result.cause is Cause.DEADLINE
     assert (address, Fault.GONE) in faults(result)

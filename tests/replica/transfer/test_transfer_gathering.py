@@ -234,10 +234,23 @@ def test_incidents_are_bounded_and_end_with_the_fetch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "cause"), [(Fault.MISFIT, Cause.MISFIT), (Fault.REFUSED, Cause.NO_DONOR), (Fault.STALLED, None)]
+    ("fault", "cause"),
+    [
+        (Fault.MISFIT, Cause.MISFIT),
+        (Fault.REFUSED, Cause.REFUSED),
+        (Fault.NEWER_STEP, Cause.NO_DONOR),
+        (Fault.STALLED, None),
+    ],
 )
 def test_it_ends_when_no_donor_is_left(fault: Fault, cause: Cause | None) -> None:
     gathering = gathering_of("a")
     gathering.blame("a", fault, "detail")
     assert gathering.judge(now()) is (cause or Progress.PENDING)
     assert "detail" in gathering.last_words()
+
+
+def test_donors_that_are_out_for_different_faults_are_just_no_donor_left() -> None:
+    gathering = gathering_of("a", "b")
+    gathering.blame("a", Fault.MISFIT, "another model")
+    gathering.blame("b", Fault.REFUSED, "another token")
+    assert gathering.judge(now()) is Cause.NO_DONOR

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transfer_child import STEP
+from transfer_child import STEP, extra_memory
 from transfer_fetching import (
     CHUNK,
     MIDDLE,
@@ -22,6 +22,7 @@ from transfer_fetching import (
     try_fetch,
 )
 from transfer_proxy import hold_from, proxy, tell_at
+from transfer_staged import wait_freed
 from transfer_states import every_kind, plain, same
 
 from replica.transfer import (
@@ -102,7 +103,7 @@ def test_four_joiners_and_two_donors_and_then_the_copies_are_freed(stack: ExitSt
         thread.join()
     assert all(isinstance(result, Fetched) and same(result.tensors, plain(1)) for result in results)
     assert len(results) == 4
-    assert all(donor.wait_freed(PATIENCE_S) for donor in donors)
+    assert all(wait_freed(donor._staging, PATIENCE_S) for donor in donors)
 
 
 def test_a_joiner_waits_for_a_donor_that_has_not_staged_yet(stack: ExitStack) -> None:
@@ -123,6 +124,14 @@ def test_the_threads_of_a_fetch_end_with_it(stack: ExitStack) -> None:
             assert not thread.is_alive()
 
 
+def test_a_donor_needs_one_more_state_in_memory_and_a_fresh_joiner_hardly_any() -> None:
+    size = 3 << 20
+    nbytes = 8 * size * 4  # 100 MB
+    donor, joiner = extra_memory(size)
+    assert donor < 1.1 * nbytes
+    assert joiner < nbytes / 4
+
+
 # Tokens.
 
 
@@ -137,9 +146,21 @@ def test_the_token_must_be_the_job_s(stack: ExitStack, donor_s: bytes, joiner_s:
         assert same(get(donor.address, token=joiner_s).tensors, plain(1))
         return
     result = fail(donor.address, token=joiner_s)
+    assert result.cause is Cause.REFUSED
     assert faults(result) == {(donor.address, Fault.REFUSED)}
-    assert "token" in result.sentence
+    assert "holds the token that is held here: is it the same file?" in result.sentence
     assert not result.torn
+
+
+def test_a_donor_with_another_token_is_left_out_and_the_others_give_all(stack: ExitStack) -> None:
+    foreign = stack.enter_context(Donor(bind="127.0.0.1", token=b"other"))
+    own = stack.enter_context(Donor(bind="127.0.0.1", token=b"one"))
+    foreign.stage(STEP, plain(2))  # a drifted one, if its word counted
+    own.stage(STEP, plain(1))
+    result = get(foreign.address, own.address, token=b"one")
+    assert same(result.tensors, plain(1))
+    assert faults(result) == {(foreign.address, Fault.REFUSED)}
+    assert all("token" in incident.detail for incident in result.incidents)
 
 
 def test_the_token_is_never_on_the_wire(stack: ExitStack) -> None:
@@ -186,7 +207,7 @@ def test_an_interrupt_ends_it_soon_and_nothing_is_written_after(stack: ExitStack
 
     own = plain(0)
     address = stack.enter_context(proxy(donor_of(stack, plain(1)).address, answers=hold))
-    result = fail(address, own=own, interrupted=middle.is_set)
+    result = fail(address, own=own, interrupted=lambda torn: middle.is_set())
     assert result.cause is Cause.INTERRUPTED
     assert result.torn
     assert result.seconds < PATIENCE_S / 4
@@ -201,7 +222,7 @@ def test_an_interrupt_ends_it_soon_and_nothing_is_written_after(stack: ExitStack
 def test_an_error_of_the_caller_s_own_ends_the_fetch(stack: ExitStack) -> None:
     donor = donor_of(stack, plain(1), step=STEP - 1)
 
-    def broken() -> bool:
+    def broken(torn: bool) -> bool:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transfer_states import plain
 
 from replica.transfer import Cause, Fault, FetchSettings, NotFetched, fetch
 from replica.transfer.line import Line, LineError, admit
 from replica.transfer.manifest import Layout, Manifest
 from replica.transfer.memory import specs_of
-from replica.transfer.wire import AskManifest, ManifestIs, Message
+from replica.transfer.wire import AskManifest, Kind, ManifestIs, Message
 
 STEP = 5
 CHUNK = 1 << 12
@@ -23,10 +25,8 @@ PATIENCE_S = 60.0
 
 
 def fail(address: str) -> NotFetched:
-    settings = FetchSettings(connections=1, stall_s=20.0)
-    result = fetch(
-        [address], step=STEP, expected=plain(0), fresh=True, timeout_s=PATIENCE_S, settings=settings
-    )
+    chosen = FetchSettings(connections=1, stall_s=20.0)
+    result = fetch([address], step=STEP, expected=plain(0), fresh=True, timeout_s=PATIENCE_S, settings=chosen)
     assert isinstance(result, NotFetched)
     return result
 
@@ -105,3 +105,31 @@ def test_a_planted_pickle_runs_nothing(tmp_path: Path) -> None:
         with scripted(script) as address:
             assert fail(address).cause is Cause.NO_DONOR
     assert not (tmp_path / "ran").exists()
+
+
+# Whatever a donor says where a manifest, or a chunk after a good manifest, is due.
+FRAMES = st.builds(
+    lambda kind, nbytes, payload: b"HWXF\x01" + bytes([kind]) + nbytes.to_bytes(4) + payload,
+    st.sampled_from(Kind),
+    st.integers(0, 2**32 - 1) | st.integers(0, 200),
+    st.binary(max_size=200),
+)
+MANIFESTS = st.builds(
+    lambda at, byte: ManifestIs(body=(body := good_manifest(plain(1)).encode())[:at] + byte + body[at + 1 :]),
+    st.integers(0, 400),
+    st.binary(min_size=1, max_size=1),
+)
+
+
+@settings(max_examples=25)
+@given(first=st.binary(max_size=300) | FRAMES | MANIFESTS, second=st.binary(max_size=300) | FRAMES)
+def test_any_answers_end_the_fetch_in_words_and_are_never_taken_for_the_state(
+    first: bytes | ManifestIs, second: bytes
+) -> None:
+    with scripted(answer(first, second)) as address:
+        result = fetch(
+            [address], step=STEP, expected=plain(0), fresh=True, timeout_s=0.15, jitter=lambda: 0.0
+        )
+    assert isinstance(result, NotFetched)
+    assert result.sentence
+    assert all(incident.detail for incident in result.incidents)

@@ -4,6 +4,7 @@ import pickle
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,13 +55,13 @@ def hasty() -> Iterator[Ends]:
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Run on another thread; the list gets the result or the LineError."""
+    """Run on another thread; the list gets the result or the error."""
     outcome: list[object] = []
 
     def run() -> None:
         try:
             outcome.append(work())
-        except LineError as error:
+        except (LineError, OSError) as error:  # OSError: a raw end whose other end was closed
             outcome.append(error)
 
     thread = threading.Thread(target=run)
@@ -95,6 +96,21 @@ def test_a_large_manifest_is_read_only_where_it_is_expected(ends: Ends) -> None:
         ends.line.receive()
     ends.close()
     thread.join()
+
+
+def test_memory_grows_with_what_comes_and_not_with_what_is_announced(ends: Ends) -> None:
+    announced, sent = 256 << 20, 2 << 20
+    frame = encode(ManifestIs(body=b""))[:-4] + announced.to_bytes(4)
+    thread, _ = in_thread(lambda: (ends.raw.sendall(frame + bytes(sent)), ends.raw.close()))
+    tracemalloc.start()
+    try:
+        with pytest.raises(LineDeadError):
+            ends.line.receive(max_manifest_bytes=announced)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    thread.join()
+    assert peak < 16 << 20
 
 
 def test_a_silent_peer_stalls(hasty: Ends) -> None:

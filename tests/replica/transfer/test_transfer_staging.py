@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 import torch
 import xxhash
+from transfer_staged import free, held_bytes, wait_freed
 from transfer_states import bits, plain
 
 import replica.transfer.staging
@@ -51,7 +52,7 @@ def test_what_was_staged_is_offered_with_its_checksums(staging: Staging) -> None
         tensor.zero_()  # the donor trains on
     manifest = manifest_of(staging, 5)
     assert manifest.step == 5
-    assert staging.nbytes == len(whole)
+    assert held_bytes(staging) == len(whole)
     arrived = b""
     for chunk, digest in enumerate(manifest.digests):
         data = staging.chunk(manifest.state_id, chunk)
@@ -69,7 +70,7 @@ def test_other_steps_and_states_are_told_apart(staging: Staging) -> None:
     assert code(staging.manifest(6)) is Code.NOT_STAGED
     assert code(staging.manifest(4)) is Code.WRONG_STEP
     assert code(staging.chunk(b"x" * 16, 0)) is Code.GONE
-    staging.free()
+    free(staging)
     assert code(staging.chunk(manifest.state_id, 0)) is Code.GONE
     assert code(staging.manifest(4)) is Code.WRONG_STEP
     assert code(staging.manifest(5)) is Code.NOT_STAGED  # it may be staged again for the next joiner
@@ -110,9 +111,9 @@ def test_it_is_freed_when_the_last_expected_joiner_has_it(staging: Staging) -> N
     staging.finished(manifest.state_id, b"one")
     staging.finished(manifest.state_id, b"one")
     staging.finished(b"x" * 16, b"two")
-    assert staging.nbytes
+    assert held_bytes(staging)
     staging.finished(manifest.state_id, b"two")
-    assert staging.nbytes == 0
+    assert held_bytes(staging) == 0
     gc.collect()
     assert copy() is None  # nothing else holds its memory
 
@@ -121,8 +122,8 @@ def test_it_is_freed_when_its_time_is_up() -> None:
     staging = Staging(chunk_bytes=CHUNK, hold_s=0.05)
     staging.put(5, plain(1), joiners=1)
     copy = weakref.ref(staging._copy)
-    assert staging.wait_freed(PATIENCE_S)
-    assert staging.nbytes == 0
+    assert wait_freed(staging, PATIENCE_S)
+    assert held_bytes(staging) == 0
     staging.close()
     gc.collect()
     assert copy() is None
@@ -132,7 +133,7 @@ def test_a_chunk_that_is_being_sent_outlives_the_copy(staging: Staging) -> None:
     state = plain(1)
     staging.put(5, state, joiners=1)
     data = staging.chunk(manifest_of(staging, 5).state_id, 0)
-    staging.free()
+    free(staging)
     assert isinstance(data, memoryview)
     assert bytes(data) == bits(state["weight.0"])[:CHUNK]
 
@@ -150,5 +151,5 @@ def test_closing_ends_its_thread_and_takes_no_more() -> None:
     staging.close()
     staging.close()
     staging.put(6, plain(1), joiners=1)
-    assert staging.nbytes == 0
+    assert held_bytes(staging) == 0
     assert threading.active_count() == before

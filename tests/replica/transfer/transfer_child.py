@@ -1,14 +1,16 @@
 """Donors and joiners in processes of their own, so that they can be killed and frozen."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from transfer_states import plain
 
-from replica.transfer import Donor, DonorSettings, fetch
+from replica.transfer import Donor, DonorSettings, Fetched, fetch
 
 STEP = 5
 # Children are forked from a process that has torch loaded and nothing else.
@@ -63,3 +65,52 @@ def donor_process(value: float, *, chunk_bytes: int) -> Iterator[tuple[str, int]
 def _kill(child: multiprocessing.process.BaseProcess) -> None:
     child.kill()
     child.join()
+
+
+def memory(key: str) -> int:
+    """VmRSS or VmHWM of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+def reset_peak() -> int:
+    """Let VmHWM begin again from now; returns the bytes in use."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
+
+
+def serve_large(size: int, pipe: Connection) -> None:
+    """Stage a large state and serve it; when asked, tell how much memory that has taken at most."""
+    state = plain(1, count=8, size=size)
+    with Donor(bind="127.0.0.1") as donor:
+        before = reset_peak()
+        donor.stage(STEP, state)
+        pipe.send(donor.address)
+        pipe.recv()
+        pipe.send(memory("VmHWM") - before)
+
+
+def join_large(size: int, address: str, pipe: Connection) -> None:
+    """Read a large state in place, and tell how much memory that has taken at most."""
+    own = plain(0, count=8, size=size)
+    before = reset_peak()
+    fetched = isinstance(fetch([address], step=STEP, expected=own, fresh=True, timeout_s=60), Fetched)
+    pipe.send((fetched, memory("VmHWM") - before))
+
+
+def extra_memory(size: int) -> tuple[int, int]:
+    """Bytes that a donor and a fresh joiner need at most beyond their own state of 8 tensors of `size`."""
+    (donor, donor_end), (joiner, joiner_end) = _CONTEXT.Pipe(), _CONTEXT.Pipe()
+    serving = _CONTEXT.Process(target=serve_large, args=(size, donor_end), daemon=True)
+    serving.start()
+    joining = _CONTEXT.Process(target=join_large, args=(size, donor.recv(), joiner_end), daemon=True)
+    joining.start()
+    try:
+        fetched, joiner_bytes = joiner.recv()
+        assert fetched
+        donor.send("how much?")
+        return donor.recv(), joiner_bytes
+    finally:
+        _kill(serving)
+        _kill(joining)

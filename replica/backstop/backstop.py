@@ -1,0 +1,212 @@
+"""The saves of one rank: a copy at a step boundary, written behind the training by its whole group."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from replica.backstop.manifest import Facts
+from replica.backstop.names import SaveName
+from replica.backstop.schedule import Schedule, writer_of
+from replica.backstop.staging import Staging
+from replica.backstop.store import Store, StoreError
+from replica.backstop.vault import Vault
+from replica.backstop.writing import SaveFailedError, Written, write_save
+from replica.config import BackstopConfig
+from replica.mesh import Ranks
+from replica.state import TrainingState
+
+LOG = logging.getLogger("headway")
+# The thread that writes gives way to the one that trains.
+NICENESS = 10
+# By how much the ranks of a group outlast a save: they learn of its end from each other.
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A save that is durable: its name, what was written, and how long training stood still for it."""
+
+    name: SaveName
+    written: Written
+    blocked_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """The newest step boundary: `step` steps are committed, the last by quorum `quorum_id`.
+
+    owners: the groups that computed it. digest: of the state there, empty where none was taken.
+    """
+
+    step: int
+    quorum_id: int
+    owners: frozenset[int]
+    digest: str
+
+
+class Backstop:
+    """Decides with the other ranks of its group when to save, copies, and has it written.
+
+    All methods belong to the training thread and are collectives of the group. `on_saved` and
+    `on_failed` (step and one sentence) are called on rank 0, from any thread, and `on_late` with the step
+    and seconds of a save that is still being written when the next is due: that one waits. facts: what a
+    manifest says of the job, for a digest. `vault` is what is read when no group is left.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: BackstopConfig,
+        job: str,
+        group: int,
+        incarnation: str,
+        last_step: int,
+        ranks: Ranks,
+        state: TrainingState,
+        facts: Callable[[str], Facts],
+        on_saved: Callable[[Saved], None],
+        on_failed: Callable[[int, str], None],
+        on_late: Callable[[int, float], None],
+    ) -> None:
+        """Raises UserError for a URL that cannot be used. Nothing is opened yet."""
+        self._config = config
+        self._store = Store(config.url, job)
+        self._schedule = Schedule(
+            every_steps=config.every_steps, every_s=60 * config.every_minutes, last_step=last_step
+        )
+        self._group = group
+        self._incarnation = incarnation
+        self._ranks = ranks
+        self._facts = facts
+        self._on_saved = on_saved
+        self._on_failed = on_failed
+        self._on_late = on_late
+        self._overdue = False
+        # Of its own: the collectives of a save run beside those of the training thread.
+        self._process_group = dist.new_group(
+            backend="gloo", timeout=timedelta(seconds=config.timeout_s + PATIENCE_S)
+        )
+        self._staging = Staging(state, DeviceMesh.from_group(self._process_group, "cpu"))
+        self.vault = Vault(
+            store=self._store, staging=self._staging, process_group=self._process_group, ranks=ranks
+        )
+        self._thread: threading.Thread | None = None
+        self._newest: Boundary | None = None
+        self._begun_s = time.monotonic()
+        self._begun_step = -1
+        self._failure: str | None = None
+
+    def after_commit(self, boundary: Boundary) -> None:
+        """Begin a save where one is due and this group is to write it. Blocks for the copy only.
+
+        That of the last step is made by `finish`: others may still be waiting for this group.
+        """
+        self._newest = boundary
+        if self._writes(boundary) and boundary.step < self._schedule.last_step and self._due(boundary.step):
+            self._save(boundary)
+
+    def finish(self, boundary: Boundary | None = None, *, limit_s: float) -> str | None:
+        """Save a boundary, the newest by default, if it is this group's to save; wait until it is durable.
+
+        Blocks at most `limit_s`, or twice that where another save is still being written. Returns
+        a sentence where the state is not safe, None where it is, or is not this group's to save.
+        """
+        self._wait(limit_s)
+        last = boundary or self._newest
+        if last is None or not self._writes(last) or self.is_saved(last.step):
+            return None
+        if self._begun_step < last.step:
+            self._save(last)
+            self._wait(limit_s)
+        rows = self._ranks.share([self._busy, self._failure is not None])
+        if any(row[0] for row in rows):
+            self._fail(last.step, f"it was not written within {limit_s:g} s")
+        if self._failure is None and any(row[1] for row in rows):
+            return f"the save of step {last.step} failed on another rank"
+        return self._failure
+
+    def is_saved(self, step: int) -> bool:
+        """Whether the save of this step is published, by this group or by one that had it to do before."""
+        since = None if self._newest is None else self._newest.quorum_id
+        found = False
+        if self._ranks.rank == 0 and since is not None:
+            try:
+                names = self._store.published()
+            except StoreError:
+                names = []
+            found = any(name.step == step and name.quorum_id >= since for name in names)
+        return bool(self._ranks.share([found])[0][0])
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other group computed the newest step."""
+        return self._newest is not None and self._newest.owners == {self._group}
+
+    def _writes(self, boundary: Boundary) -> bool:
+        return writer_of(boundary.owners) == self._group
+
+    def _due(self, step: int) -> bool:
+        due = self._overdue or self._schedule.due(step, time.monotonic() - self._begun_s)
+        return bool(self._ranks.share([due])[0][0]) if self._schedule.by_time else due
+
+    @property
+    def _busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _wait(self, limit_s: float) -> None:
+        if self._thread is not None:
+            self._thread.join(limit_s)
+
+    def _save(self, boundary: Boundary) -> None:
+        if any(row[0] for row in self._ranks.share([self._busy])):
+            self._put_off()
+            return
+        began_s, self._overdue = time.monotonic(), False
+        self._staging.copy()
+        blocked_s = time.monotonic() - began_s
+        self._begun_s, self._begun_step = began_s, boundary.step
+        self._thread = threading.Thread(
+            target=self._write, args=(boundary, blocked_s), name="headway-backstop", daemon=True
+        )
+        self._thread.start()
+
+    def _put_off(self) -> None:
+        if not self._overdue and self._ranks.rank == 0:
+            self._on_late(self._begun_step, time.monotonic() - self._begun_s)
+        self._overdue = True
+
+    def _write(self, boundary: Boundary, blocked_s: float) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        name = SaveName(step=boundary.step, quorum_id=boundary.quorum_id, incarnation=self._incarnation)
+        try:
+            written = write_save(
+                self._store,
+                name,
+                self._facts(boundary.digest),
+                self._staging.tensors(),
+                process_group=self._process_group,
+                keep=self._config.keep,
+                timeout_s=self._config.timeout_s,
+            )
+        except SaveFailedError as error:
+            self._fail(boundary.step, str(error))
+        except Exception as error:
+            LOG.exception("the save of step %s broke", boundary.step)
+            self._fail(boundary.step, f"{type(error).__name__}: {error}")
+        else:
+            self._failure = None
+            if self._ranks.rank == 0:
+                self._on_saved(Saved(name=name, written=written, blocked_s=blocked_s))
+
+    def _fail(self, step: int, reason: str) -> None:
+        self._failure = f"the save of step {step} at {self._store.url} failed: {reason}"
+        if self._ranks.rank == 0:
+            LOG.error("%s", self._failure)
+            self._on_failed(step, reason)

@@ -1,0 +1,119 @@
+"""The saves as they are read by a whole group, on the day when no group of the job is left."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from replica.backstop.names import SaveName
+from replica.backstop.reading import read_save
+from replica.backstop.staging import Staging
+from replica.backstop.store import Save, Store, StoreError, Torn
+from replica.mesh import Ranks, sibling_death_ends_the_group
+
+LOG = logging.getLogger("headway")
+T = TypeVar("T")
+_NOTHING = (-1, -1, -1)
+
+
+class Vault:
+    """Finds and loads saves. All methods are collectives of the group, on the training thread.
+
+    They block while files are read: the ranks wait for each other over `process_group`, whose
+    timeout is that of a save.
+    """
+
+    def __init__(
+        self, *, store: Store, staging: Staging, process_group: dist.ProcessGroup, ranks: Ranks
+    ) -> None:
+        self._store = store
+        self._staging = staging
+        self._process_group = process_group
+        self._ranks = ranks
+
+    def newest(self) -> Save | None:
+        """The newest save that is complete, every byte of it checked by one of the ranks.
+
+        Those that are passed over are named in the log. Raises StoreError on all ranks where one of
+        them cannot read the store: that there are no saves must never be concluded from it.
+        """
+        seen = self._together(self._listed)
+        names = iter([each.name for each in seen if isinstance(each, Save)])
+        while (name := self._from_first(next(names, None))) is not None:
+            save = _named(seen, name)
+            problems = self._together(lambda save=save: self._problems_of(save))  # type: ignore[misc]
+            for problem in problems:
+                LOG.warning("skipping save %s: %s", name.text, problem)
+            if self._all_agree(not problems):
+                return save
+        return None
+
+    def find(self, name: SaveName | None) -> Save | None:
+        """The complete save that rank 0 names, None where the store of any rank does not have it.
+
+        Raises StoreError on all ranks where one of them cannot read the store.
+        """
+        told = self._from_first(name)
+        save = None if told is None else _named(self._together(self._listed), told)
+        return save if self._all_agree(save is not None) else None
+
+    def load(self, save: Save) -> None:
+        """Make this save the state of all ranks. Raises StoreError on all of them, and changes nothing."""
+        read_save(
+            self._store,
+            save,
+            self._staging.tensors(),
+            process_group=self._process_group,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
+        )
+        self._staging.adopt()
+
+    def _listed(self) -> Sequence[Save | Torn]:
+        seen = self._store.listed()
+        for each in seen:
+            if isinstance(each, Torn) and self._ranks.rank == 0:
+                LOG.warning("skipping save %s: %s", each.folder, each.why)
+        return seen
+
+    def _problems_of(self, save: Save | None) -> Sequence[str]:
+        if save is None:
+            return [f"rank {self._ranks.rank} does not see it"]
+        return self._store.verify(save, part=(self._ranks.rank, self._ranks.world_size))
+
+    def _together(self, look: Callable[[], Sequence[T]]) -> Sequence[T]:
+        """What `look` finds; the StoreError of any rank is raised on all."""
+        found: Sequence[T] = ()
+        trouble: StoreError | None = None
+        try:
+            found = look()
+        except StoreError as error:
+            trouble = error
+        if self._all_agree(trouble is None):
+            return found
+        raise trouble or StoreError("another rank of this group cannot read the saves")
+
+    def _from_first(self, name: SaveName | None) -> SaveName | None:
+        """What rank 0 named."""
+        mine = _NOTHING if name is None else (name.step, name.quorum_id, int(name.incarnation, 16))
+        step, quorum_id, incarnation = self._share(mine)[0]
+        if step < 0:
+            return None
+        return SaveName(step=step, quorum_id=quorum_id, incarnation=f"{incarnation:08x}")
+
+    def _all_agree(self, mine: bool) -> bool:
+        return all(row[0] for row in self._share([mine]))
+
+    def _share(self, values: Sequence[int]) -> list[tuple[int, ...]]:
+        """`Ranks.share` with the patience of a save."""
+        mine = torch.tensor(list(values), dtype=torch.int64)
+        gathered = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
+        with sibling_death_ends_the_group():
+            dist.all_gather(gathered, mine, group=self._process_group)
+        return [tuple(int(value) for value in row.tolist()) for row in gathered]
+
+
+def _named(seen: Sequence[Save | Torn], name: SaveName) -> Save | None:
+    return next((each for each in seen if isinstance(each, Save) and each.name == name), None)

@@ -1,0 +1,163 @@
+"""The disaster: every process is killed at once, and the job goes on from its newest save, bit for bit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replica.backstop import Save, Store
+from replica.ledger import EventKind
+from train.cluster.local_cluster import LocalCluster
+from train.evidence.files import read_evidence
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+HERE = Path(__file__).parent
+TINY = HERE.parents[1] / "train" / "configs" / "tiny.toml"
+STEPS = 44
+EVERY = 4
+WAIT_S = 200.0
+
+
+def train_alone(out: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    """One group of one rank that nobody disturbs and that needs no Lighthouse."""
+    words = [sys.executable, "-m", "train", str(TINY), "--replica-group-id", "0", "--lighthouse-addr", "none"]
+    words += ["--steps", str(STEPS), "--run.digest_every", "1", "--out", str(out), *flags]
+    return subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str | None]:
+    """The digest after every step."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    assert train_alone(out).returncode == 0
+    return {line.step: line.digest for line in read_evidence(out).lines}
+
+
+def cluster(out: Path, **settings: Any) -> LocalCluster:
+    known = {"config": TINY, "steps": STEPS, "save_every": EVERY, "restart_delay_s": 0.0, "ranks": 1}
+    return LocalCluster(out=out, heartbeat_timeout_s=2.0, **{**known, **settings})
+
+
+def scripted(name: str) -> dict[str, Any]:
+    """Settings of a cluster that trains the same job by a script of ours."""
+    args = (str(TINY), "--steps", str(STEPS), "--run.digest_every", "1")
+    return {"config": None, "job": "tiny", "script": HERE / name, "args": args}
+
+
+def saves(out: Path) -> list[Save]:
+    return [each for each in Store(str(out / "saves"), "tiny").listed() if isinstance(each, Save)]
+
+
+def reads(watch: Path) -> list[tuple[float, str]]:
+    lines = watch.read_text().splitlines() if watch.exists() else []
+    return [(float(t), path) for t, _, path in (line.partition(" ") for line in lines)]
+
+
+def test_everything_is_killed_and_another_number_of_groups_ends_with_the_same_bits(
+    tmp_path: Path, undisturbed: dict[int, str | None]
+) -> None:
+    out, notes, pick = tmp_path / "run", tmp_path / "reads", random.Random(7)
+    watch = {"PYTHONPATH": str(HERE / "watched"), "WATCHED": str(out / "saves"), "WATCHED_NOTES": str(notes)}
+    killed_t = []
+    with cluster(out, groups=2, env=watch) as first:
+        for _ in range(2):
+            first.wait_step(first.step() + EVERY + 2 + pick.randrange(EVERY), timeout_s=WAIT_S)
+            time.sleep(pick.random() * 0.2)  # anywhere in a step, and in a save
+            killed_t.append(time.time())
+            first.kill_everything(down_s=0.0 if len(killed_t) == 1 else None)
+        first.stop(grace_s=0.0)
+    with cluster(out, groups=3, env=watch, continues=True) as second:
+        report = second.wait(timeout_s=WAIT_S)
+
+    assert report["violations"] == []
+    assert report["digests_agree"]
+    assert (report["disaster_restores"], report["samples_lost"], report["samples_repeated"]) == (2, 0, 0)
+    assert report["steps_restored_over"] > 0
+    assert report["final_digest"] == undisturbed[STEPS - 1]
+    assert saves(out)[0].name.step == STEPS
+    assert saves(out)[0].manifest.facts.digest == undisturbed[STEPS - 1]
+    check_reads(out, reads(notes), killed_t)
+
+
+def check_reads(out: Path, seen: list[tuple[float, str]], killed_t: list[float]) -> None:
+    """While a group lives no save is read: only between a disaster and the next commit, and then it is."""
+    commits_t = sorted(line.t for line in read_evidence(out).lines)
+    for t in killed_t:
+        back_t = next(each for each in commits_t if each > t + 1.0)
+        assert any(t < read_t < back_t for read_t, _ in seen)
+        seen = [(read_t, path) for read_t, path in seen if not t < read_t < back_t]
+    assert seen == []
+
+
+def test_the_last_group_is_asked_to_leave_and_another_number_of_ranks_goes_on(
+    tmp_path: Path, undisturbed: dict[int, str | None]
+) -> None:
+    out = tmp_path / "run"
+    script = scripted("paced_trainer.py")
+    with cluster(out, groups=1, save_every=1000, restart=False, **script) as first:
+        first.wait_step(5, timeout_s=WAIT_S)
+        os.kill(first.pids(0)[0], signal.SIGTERM)  # to the launcher, as a preempted host would
+        first.wait(timeout_s=WAIT_S)
+    [save] = saves(out)
+    step = save.name.step
+    assert step >= 5
+    assert save.manifest.facts.digest == undisturbed[step - 1]
+
+    with cluster(out, groups=1, ranks=2, continues=True) as second:
+        report = second.wait(timeout_s=WAIT_S)
+    assert report["violations"] == []
+    assert (report["samples_lost"], report["samples_repeated"]) == (0, 0)
+    evidence = read_evidence(out)
+    [read] = evidence.of(EventKind.BACKSTOP_READ)
+    # Computed by two ranks over what one had saved.
+    assert read.values["digest"] == undisturbed[step - 1]
+    committed = [line.step for line in evidence.lines if line.outcome == "committed"]
+    assert committed == list(range(STEPS))
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk on which no save has room."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(words, check=False).returncode != 0:
+        pytest.skip("needs the right to mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_training_goes_on_when_no_save_can_be_made_and_the_end_tells(
+    tmp_path: Path, full_disk: Path, undisturbed: dict[int, str | None]
+) -> None:
+    ended = train_alone(tmp_path / "out", "--backstop", str(full_disk), "--backstop.every_steps", "20")
+    assert ended.returncode == 4
+    [last] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert f"save of step {STEPS}" in last
+    assert "No space left on device" in last
+    assert "Traceback" not in ended.stderr
+    evidence = read_evidence(tmp_path / "out")
+    assert [event.integer("step") for event in evidence.of(EventKind.SAVE_FAILED)] == [20, 40, STEPS]
+    assert {line.step: line.digest for line in evidence.lines} == undisturbed
+
+
+def test_the_writer_of_the_last_save_dies_and_another_makes_it(
+    tmp_path: Path, undisturbed: dict[int, str | None]
+) -> None:
+    out = tmp_path / "run"
+    script = scripted("dying_writer.py")
+    with cluster(out, groups=2, save_every=1000, restart=False, **script) as run:
+        report = run.wait(timeout_s=WAIT_S)
+    [save] = saves(out)
+    assert (save.name.step, save.manifest.facts.group) == (STEPS, 1)
+    assert save.manifest.facts.digest == undisturbed[STEPS - 1]
+    assert report["violations"] == []
+    died = [event for event in read_evidence(out).of(EventKind.GROUP_EXITED) if event.group == 0]
+    assert len(died) == 1

@@ -1,0 +1,153 @@
+"""How an attempt begins: what came of a heal is written down, and where it left nothing this life ends."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from replica.averaging import ReduceFailed
+from replica.bridge.manager import Start
+from replica.bridge.transport import Heal, Received
+from replica.errors import RestartError, UserError
+from replica.ledger import EventKind
+from replica.opening import LARGE_BYTES, SLOW_MB_PER_S, Opening, Turn
+from replica.rounds import Peer
+from replica.stopwatch import Stopwatch
+from replica.transfer import Fault, Incident
+
+
+class Group:
+    """Stands in for a replica group: keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[EventKind, dict[str, Any]]] = []
+        self.warnings: list[str] = []
+        self.record = SimpleNamespace(event=lambda kind, **values: self.events.append((kind, values)))
+        self.config = SimpleNamespace(digest_every=0)
+        self.adopted: list[int] = []
+        self.last_digest = ""
+        self.stopwatch = Stopwatch()
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+    def adopt(self, state: dict[str, torch.Tensor], step: int) -> None:
+        self.adopted.append(step)
+
+
+def start_with(
+    heal: Heal, *, error: str | None = None, stash: dict[str, torch.Tensor] | None = None
+) -> Start:
+    return Start(quorum_id=4, changed=True, peers=(), configured=True, error=error, stash=stash, heal=heal)
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+@pytest.fixture
+def opening(group: Group) -> Opening:
+    return Opening(cast(Any, group))
+
+
+def test_a_donor_s_fault_is_written_down_by_its_group_and_tensor(group: Group, opening: Opening) -> None:
+    incident = Incident(donor="10.0.0.7:99", fault=Fault.WRONG_BYTES, tensor="parameter.head", detail="odd")
+    opening._note_incidents(start_with(Heal(incidents=[(1, incident)])))
+    ((kind, values),) = group.events
+    assert kind is EventKind.HEAL_INCIDENT
+    assert values == {
+        "donor": 1,
+        "address": "10.0.0.7:99",
+        "fault": "wrong_bytes",
+        "tensor": "parameter.head",
+        "reason": "odd",
+    }
+
+
+def test_a_heal_that_broke_off_half_way_ends_this_incarnation(group: Group, opening: Opening) -> None:
+    with pytest.raises(RestartError, match="neither the old state nor the new"):
+        opening._end_where_lost(start_with(Heal(torn=True, in_place=True), error="no donor is left"))
+    assert group.events == [(EventKind.HEAL_FAILED, {"reason": "no donor is left"})]
+
+
+def test_a_joiner_that_all_refuse_for_its_token_is_not_to_be_restarted(
+    group: Group, opening: Opening
+) -> None:
+    with pytest.raises(UserError, match="another token than this one: give all groups the same --token-file"):
+        opening._end_where_lost(start_with(Heal(refused=True, in_place=True), error="refused"))
+    assert [kind for kind, _ in group.events] == [EventKind.HEAL_FAILED]
+
+
+@pytest.mark.parametrize("heal", [Heal(), Heal(refused=True, in_place=False), Heal(in_place=True)])
+def test_a_group_that_still_has_its_state_goes_on(group: Group, opening: Opening, heal: Heal) -> None:
+    opening._end_where_lost(start_with(heal, error="no donor"))
+    assert group.events == []
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "rate", "warned"),
+    [
+        (2 * LARGE_BYTES, SLOW_MB_PER_S / 2, True),
+        (2 * LARGE_BYTES, SLOW_MB_PER_S * 2, False),
+        (LARGE_BYTES // 2, SLOW_MB_PER_S / 2, False),
+    ],
+)
+def test_a_heal_is_told_with_its_rate_and_a_slow_one_is_warned_of(
+    group: Group, opening: Opening, nbytes: int, rate: float, warned: bool
+) -> None:
+    received = Received(step=9, groups=(0, 2), bytes=nbytes, seconds=nbytes / rate / 1e6)
+    opening._adopt(start_with(Heal(received=received), stash={}), 9)
+    ((kind, values),) = group.events
+    assert kind is EventKind.HEAL
+    assert (values["bytes"], values["mb_per_s"], values["healed_from"]) == (nbytes, rate, (0, 2))
+    assert values["seconds"] == received.seconds
+    assert group.adopted == [9]
+    assert bool(group.warnings) is warned
+    assert not warned or f"came at {rate:.0f} MB/s" in group.warnings[0]
+
+
+class Closing(Group):
+    """A group that has the last step, number 9; `reduced` is what the wait for the others gives."""
+
+    def __init__(self, reduced: object, *, complete: bool | None = None) -> None:
+        super().__init__()
+        self.step = 9
+        self.config = SimpleNamespace(group=1)
+        self.order: list[object] = []
+        self.saves = None
+        if complete is not None:
+            self.saves = SimpleNamespace(
+                at_the_end=lambda *last: self.order.append(last), are_complete=lambda: complete
+            )
+        self.sum = SimpleNamespace(reduce=lambda *args, **kwargs: self.order.append("reduce") or reduced)
+        self.bridge = SimpleNamespace(process_group=None)
+        self.ranks = SimpleNamespace(share=lambda values: [tuple(values)])
+
+
+def close(group: Closing, *, changed: bool = True) -> Turn:
+    peers = (Peer(group=0, step=8), Peer(group=1, step=9), Peer(group=2, step=9))
+    return Opening(cast(Any, group))._close(
+        Start(quorum_id=4, changed=changed, peers=peers, configured=True, error=None)
+    )
+
+
+def test_the_last_state_is_durable_before_the_others_are_let_go() -> None:
+    group = Closing(object(), complete=True)
+    assert close(group) is Turn.LEAVE
+    # Group 0 had come to heal: it may have failed, and does not count as one that can save.
+    assert group.order == [(4, [1, 2]), "reduce"]
+
+
+def test_all_members_of_an_unchanged_quorum_have_the_last_state() -> None:
+    group = Closing(object(), complete=True)
+    close(group, changed=False)
+    assert group.order[0] == (4, [0, 1, 2])
+
+
+@pytest.mark.parametrize(("complete", "turn"), [(False, Turn.AGAIN), (True, Turn.LEAVE), (None, Turn.LEAVE)])
+def test_when_a_group_is_gone_before_the_last_save_is_there_another_makes_it(
+    complete: bool | None, turn: Turn
+) -> None:
+    assert close(Closing(ReduceFailed(error="group 0 died"), complete=complete)) is turn
