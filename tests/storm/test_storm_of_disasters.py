@@ -4,11 +4,11 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from s3_server import s3_server
 
 from replica.backstop import Save, Store
 from replica.ledger import EventKind
@@ -89,16 +89,15 @@ def test_another_number_of_ranks_begins_with_the_same_state(tmp_path: Path, tiny
     assert digests == [] or len(digests) == steps
 
 
-def test_a_run_that_saves_to_s3(
-    tmp_path: Path, tiny: Path, s3: Callable[[], tuple[str, dict[str, str]]]
-) -> None:
+def test_a_run_that_saves_to_s3(tmp_path: Path, tiny: Path) -> None:
     digests = undisturbed(tmp_path / "undisturbed", tiny, 60)
-    url, env = s3()
     out = tmp_path / "run"
-    with cluster(out, tiny, groups=2, ranks=1, steps=60, backstop=url, env=env) as run:
-        run.wait_step(EVERY * 3, timeout_s=WAIT_S)
-        run.kill_everything(down_s=0.0)
-        report = run.wait(timeout_s=WAIT_S)
+    with s3_server("saves") as env:
+        settings = {"groups": 2, "ranks": 1, "steps": 60, "backstop": "s3://saves/ours", "env": env}
+        with cluster(out, tiny, **settings) as run:
+            run.wait_step(EVERY * 3, timeout_s=WAIT_S)
+            run.kill_everything(down_s=0.0)
+            report = run.wait(timeout_s=WAIT_S)
     assert report["violations"] == []
     assert report["disaster_restores"] == 1
     assert report["final_digest"] == digests[-1]

@@ -1,26 +1,14 @@
 """Saves at an object store: a real S3 server, reached as users reach theirs, and fsspec's memory."""
 
-import os
 import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from backstop_processes import Group, group_of
+from s3_server import CREDENTIALS, s3_server
 
 from replica.backstop.names import SaveName
-
-ENVIRONMENT = {
-    "AWS_ACCESS_KEY_ID": "someone",
-    "AWS_SECRET_ACCESS_KEY": "secret",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
 
 
 def name(step: int, quorum_id: int) -> str:
@@ -28,42 +16,17 @@ def name(step: int, quorum_id: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The address of an S3 server with a bucket `saves`."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    child = subprocess.Popen(
-        [str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port)],
-        env={**os.environ, **ENVIRONMENT},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        address, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 60
-        while True:
-            try:
-                bucket = urllib.request.Request(
-                    f"{address}/saves", method="PUT", headers={"Host": "s3.amazonaws.com"}
-                )
-                urllib.request.urlopen(
-                    bucket,
-                ).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline
-                assert child.poll() is None
-                time.sleep(0.05)
-        yield address
-    finally:
-        child.kill()
-        child.wait()
+def environment() -> Iterator[dict[str, str]]:
+    """What leads to an S3 server with a bucket `saves`."""
+    with s3_server("saves") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def remote(server: str) -> Iterator[Group]:
+def remote(environment: dict[str, str]) -> Iterator[Group]:
     """Two ranks that know of the server through their environment alone."""
     with group_of(2) as group:
-        group.ask("environment", {**ENVIRONMENT, "AWS_ENDPOINT_URL": server})
+        group.ask("environment", environment)
         yield group
 
 
@@ -95,11 +58,11 @@ def test_what_was_not_finished_is_torn_and_goes_when_a_newer_quorum_has_publishe
 
 @pytest.mark.parametrize("number", [1, 3, 6])
 def test_a_writer_killed_at_any_operation_leaves_the_earlier_save(
-    remote: Group, server: str, number: int
+    remote: Group, environment: dict[str, str], number: int
 ) -> None:
     url = f"s3://saves/killed/{number}"
     with group_of(1) as group:
-        group.ask("environment", {**ENVIRONMENT, "AWS_ENDPOINT_URL": server})
+        group.ask("environment", environment)
         group.ask("save", url, step=1, quorum_id=1)
         group.ranks[0].tell("save", url, step=2, quorum_id=1, keep=1, signal_at=(number, signal.SIGKILL))
         with pytest.raises(EOFError):
@@ -150,7 +113,7 @@ def test_a_bucket_that_is_not_there_is_told(remote: Group) -> None:
 
 def test_a_server_that_is_gone_is_told(remote: Group) -> None:
     with group_of(1) as group:
-        group.ask("environment", {**ENVIRONMENT, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
+        group.ask("environment", {**CREDENTIALS, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
         (answer,) = group.ask("save", "s3://saves/x", step=1, quorum_id=1, of=1, timeout_s=2.0)
     assert answer["error"] == "SaveFailedError"
     assert "s3://saves/x/waves" in answer["text"]
