@@ -1,4 +1,4 @@
-"""The command line: `python -m lighthouse serve`, `status`, `drain`, `evict` and `forget`."""
+"""The command line: `python -m lighthouse serve`, `status`, `drain`, `evict`, `forget`, `watch-hardware`."""
 
 import argparse
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from lighthouse.access import Access, read_access
 from lighthouse.address import parse_address
 from lighthouse.app import BindError, serve
 from lighthouse.client import LighthouseError, drain, evict, forget, status
@@ -17,12 +18,13 @@ from lighthouse.config import (
     ConfigError,
     LighthouseConfig,
     OneLineParser,
+    add_access_arguments,
     add_serve_arguments,
     config_from,
 )
-from lighthouse.page import remarks, saves_line
-from lighthouse.quorum import Reason
+from lighthouse.hardware_watch import add_watch_arguments, watch
 from lighthouse.status import Document
+from lighthouse.status_words import COLUMNS, cells, job_name, lines
 from lighthouse.store import StoreError
 
 EXIT_OK = 0
@@ -52,14 +54,19 @@ def _parser() -> argparse.ArgumentParser:
     add_serve_arguments(commands.add_parser("serve", allow_abbrev=False, help="run a Lighthouse"))
     show = commands.add_parser("status", allow_abbrev=False, help="show what a Lighthouse knows")
     show.add_argument("address", help="HOST:PORT of its gRPC server")
+    add_access_arguments(show)
     show.add_argument("--json", action="store_true", help="the whole document instead of a summary")
     for name, text in _ABOUT_A_GROUP:
         _add_job_arguments(commands.add_parser(name, allow_abbrev=False, help=text), with_group=True)
     drop = commands.add_parser("forget", allow_abbrev=False, help="start a job over: drop its record")
     _add_job_arguments(drop, with_group=False)
+    guard = commands.add_parser("watch-hardware", allow_abbrev=False, help=_ABOUT_HARDWARE)
+    _add_job_arguments(guard, with_group=True)
+    add_watch_arguments(guard)
     return parser
 
 
+_ABOUT_HARDWARE = "on a training host: drain its group when a GPU is about to fail"
 _ABOUT_A_GROUP = (
     ("drain", "ask a group to leave at the end of its step"),
     ("evict", "count a group out now, its processes end themselves"),
@@ -71,6 +78,7 @@ def _add_job_arguments(parser: argparse.ArgumentParser, *, with_group: bool) -> 
     parser.add_argument("job", help="the job's name")
     if with_group:
         parser.add_argument("group", type=int, help="the group's number")
+    add_access_arguments(parser)
 
 
 def _configure_logging() -> None:
@@ -94,52 +102,53 @@ async def _serve(config: LighthouseConfig) -> int:
     async with serve(config) as lighthouse:
         where = f"status on {lighthouse.status_url}" if lighthouse.status_url else "status off"
         print(f"lighthouse listening on {lighthouse.url}, {where}", flush=True)
+        if lighthouse.tls_url is not None:
+            print(f"its own service over TLS on {lighthouse.tls_url}", flush=True)
         await stop.wait()
     return EXIT_OK
 
 
+def _access(chosen: argparse.Namespace) -> Access:
+    return read_access(chosen.token_file, cert=chosen.tls_cert, key=chosen.tls_key, ca=chosen.tls_ca)
+
+
 def _status(address: str, chosen: argparse.Namespace) -> int:
-    document = status(address)
+    document = status(address, access=_access(chosen))
     print(json.dumps(document, indent=2) if chosen.json else "\n".join(summary(document)))
     return EXIT_OK
 
 
 def summary(document: Document) -> list[str]:
-    """The status document as lines for people."""
-    lines = [] if document["store"] == "ok" else [str(document["store"])]
+    """The status document as lines for people: of each job some sentences and a table of its groups."""
+    shown = [] if document["store"] == "ok" else [str(document["store"])]
     for job in document["jobs"]:
-        current, forming = job["quorum"], job["forming"]
-        members = ", ".join(current["members"]) or "nobody"
-        lines.append(
-            f"{job['job'] or '(torchft)'}: quorum {current['id']}, step {current['step']}: {members}"
-        )
-        if job["finished_step"] is not None:
-            lines.append(f"  finished at step {job['finished_step']}")
-        elif forming["reason"] != Reason.NO_ASKS:
-            lines.append(f"  next quorum: {forming['why']}")
-        if said := saves_line(job):
-            lines.append(f"  {said}")
-        if job["expected_groups"]:
-            lines.append(f"  {job['groups_seen']} of {job['expected_groups']} expected groups are seen here")
-        lines += [f"  group {_group_line(group)}" for group in job["groups"]]
-    return lines or ["no job has been seen yet"]
+        shown += [job_name(job), *(f"  {line}" for line in lines(job))]
+        shown += [f"  {row}" for row in table([COLUMNS, *map(cells, job["groups"])]) if job["groups"]]
+    return shown or ["no job has been seen yet"]
 
 
-def _group_line(group: Document) -> str:
-    heard_s = group["last_heard_s"]
-    heard = "not heard any more" if heard_s is None else f"heard {heard_s:.1f} s ago"
-    place = f"step {group['step']} ({group['phase']})"
-    line = f"{group['group']}: {group['state']}, {place}, {heard}, incarnation {group['incarnations']}"
-    return f"{line}, {said}" if (said := remarks(group)) else line
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows of cells as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def _drain(address: str, chosen: argparse.Namespace) -> int:
-    known = drain(address, chosen.job, chosen.group)
+    known = drain(address, chosen.job, chosen.group, access=_access(chosen))
     return _tell(chosen, known, "will leave at the end of its step")
 
 
+def _watch_hardware(address: str, chosen: argparse.Namespace) -> int:
+    access = _access(chosen)
+    told = watch(chosen, lambda: drain(address, chosen.job, chosen.group, access=access))
+    return _tell(chosen, told, "will leave at the end of its step")
+
+
 def _evict(address: str, chosen: argparse.Namespace) -> int:
-    return _tell(chosen, evict(address, chosen.job, chosen.group), "is counted out")
+    known = evict(address, chosen.job, chosen.group, access=_access(chosen))
+    return _tell(chosen, known, "is counted out")
 
 
 def _tell(chosen: argparse.Namespace, known: bool, done: str) -> int:
@@ -149,12 +158,18 @@ def _tell(chosen: argparse.Namespace, known: bool, done: str) -> int:
 
 
 def _forget(address: str, chosen: argparse.Namespace) -> int:
-    known = forget(address, chosen.job)
+    known = forget(address, chosen.job, access=_access(chosen))
     print(f"{chosen.job} is forgotten" if known else f"{chosen.job} was not known")
     return EXIT_OK
 
 
-_COMMANDS = {"status": _status, "drain": _drain, "evict": _evict, "forget": _forget}
+_COMMANDS = {
+    "status": _status,
+    "drain": _drain,
+    "evict": _evict,
+    "forget": _forget,
+    "watch-hardware": _watch_hardware,
+}
 
 
 if __name__ == "__main__":

@@ -15,9 +15,12 @@ from lighthouse.address import HostPort
 from lighthouse.clock import Clock, RunningClock, SystemClock
 from lighthouse.config import LighthouseConfig
 from lighthouse.coordinator import Coordinator
+from lighthouse.gate import Gate
+from lighthouse.job_token import others_may_read, read_token
 from lighthouse.servicer import HeadwayServicer
 from lighthouse.standard_services import add_standard_services
 from lighthouse.store import open_store
+from lighthouse.tls import Tls, read_tls
 from lighthouse.torchft_servicer import TorchftServicer
 from lighthouse.web import StatusServer
 
@@ -33,46 +36,86 @@ class BindError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Lighthouse:
-    """A Lighthouse that is serving. Addresses are `http://HOST:PORT`; `status_url` may be None."""
+    """A Lighthouse that is serving. Addresses are `http://HOST:PORT`; `status_url` may be None.
+
+    `tls_url` is `https://HOST:PORT` of our own service where it is spoken over TLS.
+    """
 
     coordinator: Coordinator
     url: str
     status_url: str | None
+    tls_url: str | None = None
 
 
 @asynccontextmanager
 async def serve(config: LighthouseConfig, clock: Clock | None = None) -> AsyncIterator[Lighthouse]:
     """Serve for as long as the context lasts; leaving it takes well under a second.
 
-    Raises StoreError or BindError, each with one sentence.
+    Raises StoreError, BindError, TokenFileError or TlsError, each with one sentence.
     """
+    token, tls = _secrets(config)
     running = RunningClock(clock or SystemClock(), longest_gap_s=max(1.0, 5 * config.quorum_tick_s))
     async with AsyncExitStack() as stack:
         store = open_store(config.state_dir)
         stack.callback(store.close)
         coordinator = Coordinator(config, store, running)
-        bound = await _serve_grpc(stack, coordinator, config.bind)
+        bound, over_tls = await _serve_grpc(stack, coordinator, config, token, tls)
         status = await _serve_status(stack, coordinator, config.http_bind)
         ticker = asyncio.create_task(_tick(coordinator, running, config.quorum_tick_s))
         stack.push_async_callback(_end, ticker)
+        _tell_what_is_open(config)
         yield Lighthouse(
-            coordinator=coordinator, url=bound.url(), status_url=status.url() if status else None
+            coordinator=coordinator,
+            url=bound.url(),
+            status_url=status.url() if status else None,
+            tls_url=over_tls.url().replace("http:", "https:") if over_tls else None,
         )
 
 
-async def _serve_grpc(stack: AsyncExitStack, coordinator: Coordinator, bind: HostPort) -> HostPort:
-    bind = _without_ipv6(bind)
-    _probe(bind, "--bind")
+def _secrets(config: LighthouseConfig) -> tuple[bytes, Tls | None]:
+    """Token, empty for none, and certificates."""
+    token = b"" if config.token_file is None else read_token(config.token_file)
+    if config.tls_cert is None and config.tls_key is None:
+        return token, None
+    return token, read_tls(cert=config.tls_cert, key=config.tls_key, ca=config.tls_ca)
+
+
+def _tell_what_is_open(config: LighthouseConfig) -> None:
+    if config.token_file is None:
+        _log.warning("open_to_all", why="no --token-file: whoever reaches this port can join and end jobs")
+    elif others_may_read(config.token_file):
+        why = f"every user of this host can read {config.token_file}: chmod 600 it"
+        _log.warning("token_is_readable", why=why)
+    if config.tls_cert is None:
+        _log.info("no_tls", why="no --tls-cert: all goes over the network in the clear")
+
+
+async def _serve_grpc(
+    stack: AsyncExitStack, coordinator: Coordinator, config: LighthouseConfig, token: bytes, tls: Tls | None
+) -> tuple[HostPort, HostPort | None]:
+    """Serve on one port in the clear, and on another over TLS if there is a certificate."""
     server = grpc.aio.server(options=_SERVER_OPTIONS)
-    handlers = (TorchftServicer(coordinator).handler(), HeadwayServicer(coordinator).handler())
+    bound = _add_port(server, config.bind, "--bind", None)
+    over_tls = None if tls is None else _add_port(server, config.tls_bind, "--tls-bind", tls)
+    gate = Gate(coordinator, token=token, tls_port=over_tls.port if over_tls else 0)
+    handlers = (TorchftServicer(coordinator).handler(), HeadwayServicer(coordinator, gate).handler())
     server.add_generic_rpc_handlers(handlers)
     health = await add_standard_services(server)
-    try:
-        port = server.add_insecure_port(str(bind))
-    except RuntimeError as error:
-        raise BindError(f"cannot listen on {bind}: choose another --bind") from error
     await server.start()
     stack.push_async_callback(_stop, server, coordinator, health)
+    return bound, over_tls
+
+
+def _add_port(server: Any, bind: HostPort, flag: str, tls: Tls | None) -> HostPort:
+    bind = _without_ipv6(bind)
+    _probe(bind, flag)
+    try:
+        if tls is None:
+            port = server.add_insecure_port(str(bind))
+        else:
+            port = server.add_secure_port(str(bind), tls.server_credentials())
+    except RuntimeError as error:
+        raise BindError(f"cannot listen on {bind}: choose another {flag}") from error
     return replace(bind, port=port)
 
 

@@ -3,12 +3,13 @@
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from lighthouse.lifeline import Lifeline, State
+from lighthouse.access import OPEN, Access
+from lighthouse.lifeline import PULSE_INTERVAL_S, Lifeline, State
 from lighthouse.model import Hello, Notice, Phase, StartMode, Welcome
 from protos import lighthouse_pb2 as pb
 
@@ -34,10 +35,14 @@ class AttachStream(Lifeline):
         hello: Hello,
         on_notice: Callable[[Notice], None] | None = None,
         *,
+        access: Access = OPEN,
         jitter: Callable[[], float] = random.random,
+        seconds_by_cause: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        """See Lifeline."""
-        super().__init__(address, hello, on_notice, jitter=jitter)
+        """See Lifeline. `seconds_by_cause` tells where the time went, for a pulse; it must not block."""
+        super().__init__(address, hello, on_notice, access=access, jitter=jitter)
+        self._seconds_by_cause = seconds_by_cause
+        self._seconds_due_s = 0.0
         self._welcome: Welcome | None = None
         self._progress: pb.Progress | None = None
         self._progress_is_said = True
@@ -133,7 +138,15 @@ class AttachStream(Lifeline):
         if self._progress is not None and not self._progress_is_said:
             self._progress_is_said = True
             return pb.AttachRequest(progress=self._progress)
-        return None
+        return self._account()
+
+    def _account(self) -> pb.AttachRequest | None:
+        """A pulse that says where the time went, where one is due: also while there is much else to say."""
+        now_s = time.monotonic()
+        if self._seconds_by_cause is None or now_s < self._seconds_due_s:
+            return None
+        self._seconds_due_s = now_s + PULSE_INTERVAL_S
+        return pb.AttachRequest(pulse=pb.Pulse(seconds=self._seconds_by_cause()))
 
     def _is_leaving(self) -> bool:
         return self._goodbye is not None

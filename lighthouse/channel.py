@@ -33,9 +33,14 @@ class RefusedError(LighthouseError):
     """The Lighthouse has answered, and refused."""
 
 
-def open_channel(address: str) -> Any:
-    """A gRPC channel to `h:p`, to be closed by the caller. Connects when it is first used."""
-    return grpc.insecure_channel(address, options=_OPTIONS)
+def open_channel(address: str, credentials: Any = None) -> Any:
+    """A gRPC channel to `h:p`, to be closed by the caller. Connects when it is first used.
+
+    With `credentials`, of gRPC, over TLS.
+    """
+    if credentials is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    return grpc.secure_channel(address, credentials, options=_OPTIONS)
 
 
 def wait_until_reachable(

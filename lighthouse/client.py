@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from lighthouse.access import OPEN, SERVICE, Access, entering
 from lighthouse.address import parse_address
 from lighthouse.attach import AttachStream, WatchStream
 from lighthouse.channel import (
@@ -16,7 +17,6 @@ from lighthouse.channel import (
     RefusedError,
     UnreachableError,
     error_of,
-    open_channel,
     wait_until_reachable,
 )
 from lighthouse.model import (
@@ -36,6 +36,8 @@ from lighthouse.wire import cold_start_of
 from protos import lighthouse_pb2 as pb
 
 __all__ = [
+    "OPEN",
+    "Access",
     "AttachStream",
     "ColdStart",
     "ColdStartAnswer",
@@ -62,30 +64,31 @@ __all__ = [
     "watch_events",
 ]
 
-_SERVICE = "/headway.lighthouse.v1.LighthouseService/"
 CALL_TIMEOUT_S = 10.0
+# A nonce can go stale between two calls, when the server is started again.
+_TRIES = 3
 
 
-def status(address: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any]:
+def status(address: str, timeout_s: float = CALL_TIMEOUT_S, *, access: Access = OPEN) -> dict[str, Any]:
     """The status document of the Lighthouse at `h:p`. Blocks; raises LighthouseError."""
-    reply = _call(address, "Status", pb.StatusRequest(), pb.StatusResponse.FromString, timeout_s)
+    reply = _call(address, "Status", pb.StatusRequest(), pb.StatusResponse.FromString, timeout_s, access)
     document: dict[str, Any] = json.loads(reply.json)
     return document
 
 
-def watch_events(address: str, job: str = "") -> Iterator[dict[str, Any]]:
+def watch_events(address: str, job: str = "", *, access: Access = OPEN) -> Iterator[dict[str, Any]]:
     """Events of a job, or of all, as they happen: `{"t": seconds since 1970, "kind", "job", ...}`.
 
     Each step of the iterator blocks until there is one; closing it ends the call. It ends when the
     server goes down as planned. Raises LighthouseError when nobody answers or the call breaks.
     """
-    with open_channel(address) as channel:
-        method = channel.unary_stream(
-            _SERVICE + "WatchEvents",
+    with entering(address, "WatchEvents", access) as entry:
+        method = entry.channel.unary_stream(
+            SERVICE + "WatchEvents",
             request_serializer=pb.WatchEventsRequest.SerializeToString,
             response_deserializer=pb.WatchEventsResponse.FromString,
         )
-        call = method(pb.WatchEventsRequest(job=job))
+        call = method(pb.WatchEventsRequest(job=job), metadata=entry.metadata)
         try:
             for response in call:
                 yield json.loads(response.json)
@@ -95,7 +98,9 @@ def watch_events(address: str, job: str = "") -> Iterator[dict[str, Any]]:
             call.cancel()
 
 
-def evict(address: str, job: str, group: int, timeout_s: float = CALL_TIMEOUT_S) -> bool:
+def evict(
+    address: str, job: str, group: int, timeout_s: float = CALL_TIMEOUT_S, *, access: Access = OPEN
+) -> bool:
     """Have a group counted out now; its processes end themselves. Whether it was there.
 
     Blocks. Raises ValueError for names that cannot be, and LighthouseError when nobody answers or
@@ -103,26 +108,28 @@ def evict(address: str, job: str, group: int, timeout_s: float = CALL_TIMEOUT_S)
     """
     _check_names(job, group)
     request = pb.EvictRequest(job=job, group=group)
-    return bool(_call(address, "Evict", request, pb.EvictResponse.FromString, timeout_s).known)
+    return bool(_call(address, "Evict", request, pb.EvictResponse.FromString, timeout_s, access).known)
 
 
-def drain(address: str, job: str, group: int, timeout_s: float = CALL_TIMEOUT_S) -> bool:
+def drain(
+    address: str, job: str, group: int, timeout_s: float = CALL_TIMEOUT_S, *, access: Access = OPEN
+) -> bool:
     """Have a group asked to leave at the end of its step. Whether it is there to be asked.
 
     Blocks. Raises ValueError for names that cannot be, and LighthouseError when nobody answers.
     """
     _check_names(job, group)
     request = pb.DrainRequest(job=job, group=group)
-    return bool(_call(address, "Drain", request, pb.DrainResponse.FromString, timeout_s).known)
+    return bool(_call(address, "Drain", request, pb.DrainResponse.FromString, timeout_s, access).known)
 
 
-def leave(address: str, replica_id: str, timeout_s: float = CALL_TIMEOUT_S) -> bool:
+def leave(address: str, replica_id: str, timeout_s: float = CALL_TIMEOUT_S, *, access: Access = OPEN) -> bool:
     """Say goodbye for an incarnation that holds no stream. Whether it was known.
 
     Blocks. Raises LighthouseError when nobody answers.
     """
     request = pb.LeaveRequest(replica_id=replica_id)
-    return bool(_call(address, "Leave", request, pb.LeaveResponse.FromString, timeout_s).known)
+    return bool(_call(address, "Leave", request, pb.LeaveResponse.FromString, timeout_s, access).known)
 
 
 def propose_save(
@@ -132,6 +139,7 @@ def propose_save(
     looked: bool,
     offer: SaveOffer | None = None,
     timeout_s: float = CALL_TIMEOUT_S,
+    access: Access = OPEN,
 ) -> ColdStartAnswer:
     """Ask what a group is to do when nobody may be left from whom it could heal.
 
@@ -144,21 +152,23 @@ def propose_save(
     if offer is not None:
         save = pb.SaveOffer(name=offer.name, step=offer.step, quorum_id=offer.quorum_id)
     request = pb.ProposeSaveRequest(replica_id=replica_id, looked=looked, save=save)
-    reply = _call(address, "ProposeSave", request, pb.ProposeSaveResponse.FromString, timeout_s)
+    reply = _call(address, "ProposeSave", request, pb.ProposeSaveResponse.FromString, timeout_s, access)
     try:
         return cold_start_of(reply)
     except ValueError:
         raise RefusedError(f"the Lighthouse at {address} speaks of what this version does not know") from None
 
 
-def forget(address: str, job: str, timeout_s: float = CALL_TIMEOUT_S) -> bool:
+def forget(address: str, job: str, timeout_s: float = CALL_TIMEOUT_S, *, access: Access = OPEN) -> bool:
     """Have a job dropped from the record; whether it was known.
 
     Blocks. Raises ValueError for a name that no job can have, and LighthouseError when groups of
     the job live or nobody answers.
     """
     _check_names(job)
-    reply = _call(address, "Forget", pb.ForgetRequest(job=job), pb.ForgetResponse.FromString, timeout_s)
+    reply = _call(
+        address, "Forget", pb.ForgetRequest(job=job), pb.ForgetResponse.FromString, timeout_s, access
+    )
     return bool(reply.known)
 
 
@@ -170,15 +180,23 @@ def _check_names(job: str, group: int = 0) -> None:
 
 
 def _call(
-    address: str, method: str, request: Any, deserializer: Callable[[bytes], Any], timeout_s: float
+    address: str,
+    method: str,
+    request: Any,
+    deserializer: Callable[[bytes], Any],
+    timeout_s: float,
+    access: Access,
 ) -> Any:
-    with open_channel(address) as channel:
-        call = channel.unary_unary(
-            _SERVICE + method,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=deserializer,
-        )
-        try:
-            return call(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise error_of(address, error) from None
+    for attempt in range(_TRIES):
+        with entering(address, method, access, timeout_s=timeout_s) as entry:
+            call = entry.channel.unary_unary(
+                SERVICE + method,
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=deserializer,
+            )
+            try:
+                return call(request, timeout=timeout_s, metadata=entry.metadata)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.ABORTED or attempt == _TRIES - 1:
+                    raise error_of(address, error) from None
+    raise AssertionError("the last try has ended in one way or the other")

@@ -69,7 +69,11 @@ class EmptyHanded:
         self._last_s = now_s
         if len(self._said) < _MOST_SAID:
             self._said.add(key)
-        return 0 < self._expected <= len(self._said) or now_s - self._first_s >= self._patience_s
+        return 0 < self._expected <= len(self._said) or self.waited_s(now_s) >= self._patience_s
+
+    def waited_s(self, now_s: float) -> float:
+        """How long ago the first of them said so."""
+        return now_s - self._first_s
 
     def __len__(self) -> int:
         return len(self._said)
@@ -198,16 +202,30 @@ class ColdStarts:
             return _say(ColdStart.LOOK, "no group lives that has the state")
         if offer is None:
             return self._none_found(slot, "no complete save was found", now_s)
-        if offer.quorum_id <= record.floor:
+        if self._is_forgotten(offer):
             cause = f"{offer.name} is from before the job was forgotten, up to quorum {record.floor}"
             return self._none_found(slot, cause, now_s)
         return self._restore(slot, offer)
 
+    def _is_forgotten(self, offer: SaveOffer) -> bool:
+        """Whether the job was forgotten after this save was made.
+
+        Those of a job that trained without a Lighthouse have quorum id 0.
+        """
+        floor = self._book.record.floor
+        return floor > 0 and offer.quorum_id <= floor
+
     def _is_being_loaded(self, restore: Restore) -> bool:
-        """Whether an incarnation is still attached that was told to load it."""
-        slots = self._table.slots
+        """Whether an incarnation is still attached that was told to load it, and may do so.
+
+        One that asks for a quorum below its step has found it gone, and wants to heal from others.
+        """
+        slots, step = self._table.slots, restore.save.step
         return any(
-            (slot := slots.get(key)) is not None and slot.attached and digest_of(slot.id.text) == digest
+            (slot := slots.get(key)) is not None
+            and slot.attached
+            and digest_of(slot.id.text) == digest
+            and not (slot.has_asked and slot.step < step)
             for key, digest in restore.told
         )
 
@@ -223,10 +241,11 @@ class ColdStarts:
         if told.get(slot.id.key) == digest:
             return Outcome(answer=answer)
         told[slot.id.key] = digest
+        slot.looks = True  # until it is on disk
         kept = tuple(told.items())[-self._limits.max_replicas :]
         changed = replace(
             record,
-            quorum_id=max(record.quorum_id, save.quorum_id),
+            quorum_id=max(record.quorum_id, save.quorum_id) or self._book.unused_quorum_id,
             max_step=save.step,
             members=(),
             tombs=record.tombs + tuple((each, Refusal.EVICTED) for each in self._displaced(save)),
@@ -235,7 +254,7 @@ class ColdStarts:
         return Outcome(answer=answer, record=changed)
 
     def _displaced(self, save: SaveOffer) -> list[str]:
-        """Hashes of those that were told to load another save, and are gone.
+        """Hashes of those that were told to load another save, and are gone or have not found it.
 
         Should one of them come back with that state, it must not meet those that load this one.
         """
@@ -243,21 +262,30 @@ class ColdStarts:
         return [] if restore is None or restore.save == save else [digest for _, digest in restore.told]
 
     def _none_found(self, slot: Slot, cause: str, now_s: float) -> Outcome:
-        record = self._book.record
+        record, empty_handed = self._book.record, self._empty_handed
+        all_said = empty_handed.say(slot.id.key, now_s)
+        others_look = self._others_look()
         if record.max_step == 0 and record.restore is None:
-            return _say(ColdStart.FRESH, f"no step is on record and {cause}")
-        others_look = any(each.looks and each.attached for each in self._table.slots.values())
-        if self._empty_handed.say(slot.id.key, now_s) and not others_look:
+            # What was on record may be lost. But one that cannot see its store must not hold up all.
+            if not others_look or empty_handed.waited_s(now_s) >= self._limits.look_timeout_s:
+                return _say(ColdStart.FRESH, f"no step is on record and {cause}")
+        elif all_said and not others_look:
             return _say(ColdStart.LOST, f"step {record.max_step} is on record, nobody has it, and {cause}")
         seen = f"{len(self._empty_handed)} of {self._rules.expected_groups or 'any number of'} groups"
         return _say(ColdStart.WAIT, f"{cause}, and others may find one: {seen} have looked")
+
+    def _others_look(self) -> bool:
+        """Whether others were told to look for saves, and have not answered."""
+        return any(each.looks and each.attached for each in self._table.slots.values())
 
     # Once it is on disk.
 
     def recorded(self, id: ReplicaId, record: JobRecord, now_s: float) -> Effects:
         """The record of what this group is told is durable."""
-        before, restore = self._book.record.restore, record.restore
+        before, restore, slot = self._book.record.restore, record.restore, self._table.slots.get(id.key)
         assert restore is not None
+        if slot is not None:
+            slot.looks = False
         if before is not None and before.save == restore.save:
             self._book.journal.adopt(record, now_s)
             return []
@@ -270,7 +298,7 @@ class ColdStarts:
         effects: Effects = []
         for slot in self._table.slots.values():
             if digest_of(slot.id.text) in digests:
-                effects += self._table.evict(slot, "another save was chosen while it was away")
+                effects += self._table.evict(slot, "all load another save than it was told of: start again")
         for digest in digests:
             self._table.lineage.bury_digest(digest, Refusal.EVICTED)
         return effects

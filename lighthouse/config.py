@@ -1,6 +1,7 @@
 """The settings of `serve`: read from the command line, validated in one place."""
 
 import argparse
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from lighthouse.address import HostPort, parse_host_port
 
 DEFAULT_BIND = HostPort(host="::", port=29510)
 DEFAULT_HTTP_BIND = HostPort(host="::", port=29511)
+DEFAULT_TLS_BIND = HostPort(host="::", port=29512)
 _MAX_TIMEOUT_MS = 24 * 3600 * 1000
 
 
@@ -22,7 +24,9 @@ class LighthouseConfig:
     """All settings of a Lighthouse.
 
     `http_bind` None: no status server. `state_dir` None: nothing is kept on disk.
-    `expected_groups` 0: none in particular. Raises ConfigError on values that cannot be, and on
+    `expected_groups` 0: none in particular. `token_file` None: anybody may join and act. `tls_cert` None:
+    TLS is not spoken; with it, our own service is served on `tls_bind`, and with `tls_ca` to holders of a
+    certificate of that CA only. Raises ConfigError on values that cannot be, and on
     two that conflict.
     """
 
@@ -37,6 +41,11 @@ class LighthouseConfig:
     progress_limit_floor_ms: int = 30_000
     heal_deadline_ms: int = 120_000
     state_dir: Path | None = Path("lighthouse-state")
+    token_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    tls_bind: HostPort = DEFAULT_TLS_BIND
 
     def __post_init__(self) -> None:
         _in_range("--min-replicas", self.min_replicas, 1, 100_000)
@@ -63,10 +72,17 @@ class LighthouseConfig:
                 f"--expected-groups {self.expected_groups} is less than --min-replicas "
                 f"{self.min_replicas}: the job could never start, lower one or raise the other"
             )
-        if self.http_bind is not None and self.bind.port == self.http_bind.port != 0:
-            raise ConfigError(
-                f"--bind {self.bind} and --http-bind {self.http_bind} have the same port: choose two"
-            )
+        if self.tls_ca is not None and self.tls_cert is None:
+            raise ConfigError("--tls-ca is given without --tls-cert and --tls-key: give all three, or none")
+        self._check_ports()
+
+    def _check_ports(self) -> None:
+        binds = {"--bind": self.bind, "--http-bind": self.http_bind}
+        binds["--tls-bind"] = None if self.tls_cert is None else self.tls_bind
+        given = [(flag, bind) for flag, bind in binds.items() if bind is not None and bind.port != 0]
+        for (flag, bind), (other_flag, other) in itertools.combinations(given, 2):
+            if bind.port == other.port:
+                raise ConfigError(f"{flag} {bind} and {other_flag} {other} have the same port: choose two")
 
     @property
     def join_timeout_s(self) -> float:
@@ -124,6 +140,23 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         str(defaults.state_dir),
         "what must outlive the server is kept here, or none",
     )
+    _add(
+        parser, "tls-bind", str, str(defaults.tls_bind), "where our own service is served over TLS, if it is"
+    )
+    add_access_arguments(parser)
+
+
+def add_access_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that a server and its callers have in common: token and certificates."""
+    _add_file(parser, "token-file", "file with the job's secret")
+    _add_file(parser, "tls-cert", "certificate of this side, in PEM form")
+    _add_file(parser, "tls-key", "its key")
+    _add_file(parser, "tls-ca", "CA that the other side's certificate must be of")
+
+
+def _add_file(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    spellings = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
+    parser.add_argument(*spellings, type=Path, metavar="F", help=f"{text} (none)")
 
 
 def _add(parser: argparse.ArgumentParser, name: str, kind: type, default: object, text: str) -> None:
@@ -137,6 +170,7 @@ def config_from(arguments: argparse.Namespace) -> LighthouseConfig:
     try:
         bind = parse_host_port(arguments.bind)
         http_bind = None if arguments.http_bind == "none" else parse_host_port(arguments.http_bind)
+        tls_bind = parse_host_port(arguments.tls_bind)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return LighthouseConfig(
@@ -151,6 +185,11 @@ def config_from(arguments: argparse.Namespace) -> LighthouseConfig:
         progress_limit_floor_ms=arguments.progress_limit_floor_ms,
         heal_deadline_ms=arguments.heal_deadline_ms,
         state_dir=None if arguments.state_dir == "none" else Path(arguments.state_dir),
+        token_file=arguments.token_file,
+        tls_cert=arguments.tls_cert,
+        tls_key=arguments.tls_key,
+        tls_ca=arguments.tls_ca,
+        tls_bind=tls_bind,
     )
 
 

@@ -34,6 +34,7 @@ from lighthouse.model import (
 from lighthouse.outbox import Outbox
 from lighthouse.saves import Saved
 from lighthouse.store import Store, StoreError
+from lighthouse.turned_away import TurnedAway
 from lighthouse.wire import encode_reply
 
 _log: Any = structlog.get_logger("lighthouse")
@@ -51,7 +52,9 @@ class Coordinator:
         self._calls: dict[int, asyncio.Future[bytes | Refusal]] = {}
         self._streams: dict[int, Outbox] = {}
         self._unwritable = ""
+        self._admits_all = config.token_file is None
         self.events = EventHub()
+        self.turned_away = TurnedAway()
 
     # What others read.
 
@@ -77,6 +80,9 @@ class Coordinator:
 
     async def ask(self, member: Member) -> bytes | Refusal:
         """The encoded reply with the quorum, once there is one. Cancelling takes the request back."""
+        if not self._is_admitted(member.id):
+            self.turn_away("Quorum", Refusal.NOT_ADMITTED)
+            return Refusal.NOT_ADMITTED
         machine = self._machine_of(member.id.job)
         if isinstance(machine, Refusal):
             return machine
@@ -91,7 +97,13 @@ class Coordinator:
                 self._carry_out(machine, machine.withdraw(member.id, call, self._clock.now_s()))
 
     def beat(self, id: ReplicaId) -> Refusal | None:
-        """A replica's pulse; a refusal if there is no room to remember it."""
+        """A replica's pulse; a refusal if there is no room to remember it.
+
+        With a token set, one that has not attached is ignored: a Manager beats before its group attaches.
+        """
+        if not self._is_admitted(id):
+            self.turned_away.ignore("Heartbeat")
+            return None
         machine = self._machine_of(id.job)
         if isinstance(machine, Refusal):
             return machine
@@ -188,6 +200,18 @@ class Coordinator:
             self._end_stream(stream, Refusal.GOING_DOWN)
         self.events.end()
 
+    def turn_away(self, method: str, refusal: Refusal) -> None:
+        """Note that a call is refused because of who makes it."""
+        if count := self.turned_away.count(method, self._clock.now_s()):
+            _log.warning("calls_turned_away", method=method, refusal=refusal.value, since_last_note=count)
+
+    def _is_admitted(self, id: ReplicaId) -> bool:
+        """Whether it may speak on torchft's wire: where a token is set, once it has attached."""
+        if self._admits_all:
+            return True
+        machine = self._jobs.machines.get(id.job)
+        return machine is not None and machine.table.has_admitted(id)
+
     def _machine_of(self, job: str) -> JobMachine | Refusal:
         return self._jobs.machine_of(job, self._clock.now_s())
 
@@ -242,9 +266,12 @@ class Coordinator:
 
     # Events from a stream.
 
-    def pulse(self, stream: "Stream") -> None:
-        """The process of a rank runs."""
-        self._carry_out(stream.machine, stream.machine.pulse(stream.id, stream.number, self._clock.now_s()))
+    def pulse(self, stream: "Stream", seconds: Mapping[str, float]) -> None:
+        """The process of a rank runs, and that of rank 0 may say where its time went."""
+        now_s, machine = self._clock.now_s(), stream.machine
+        self._carry_out(machine, machine.pulse(stream.id, stream.number, now_s))
+        if seconds and machine.table.on_stream(stream.id, stream.number)[0] is not None:
+            machine.accounts.report(stream.id, seconds, now_s)
 
     def progress(self, stream: "Stream", step: int, phase: Phase, rounds: int | None) -> None:
         """A group says where it is, and how many rounds it computes there."""
@@ -309,9 +336,9 @@ class Stream:
     def __exit__(self, *exception: object) -> None:
         self._coordinator.detach(self)
 
-    def pulse(self) -> None:
-        """The process of this rank runs."""
-        self._coordinator.pulse(self)
+    def pulse(self, seconds: Mapping[str, float] | None = None) -> None:
+        """The process of this rank runs. `seconds`: where the time of its group went so far, by cause."""
+        self._coordinator.pulse(self, seconds or {})
 
     def progress(self, step: int, phase: Phase, rounds: int | None = None) -> None:
         """The group is at this step and phase, where it computes `rounds`. None: it did not say."""

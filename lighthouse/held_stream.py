@@ -122,7 +122,7 @@ def _is_last(stream: Stream, request: Request) -> bool:
     """Act on one message; whether it was the last. Raises ValueError or StreamError."""
     match request.WhichOneof("event"):
         case "pulse":
-            stream.pulse()
+            stream.pulse(request.pulse.seconds if isinstance(request, pb.AttachRequest) else None)
         case "hello":
             raise ValueError("malformed stream: a second Hello")
         case word if isinstance(request, pb.AttachRequest):

@@ -10,12 +10,12 @@ from typing import Any
 
 import grpc
 
-from lighthouse.channel import RefusedError, UnreachableError, error_of, open_channel
+from lighthouse.access import OPEN, SERVICE, Access, Entry, entering
+from lighthouse.channel import LighthouseError, RefusedError, UnreachableError, error_of
 from lighthouse.model import Hello, Notice, NoticeKind, Refusal
 from protos import lighthouse_pb2 as pb
 
 PULSE_INTERVAL_S = 1.0
-_SERVICE = "/headway.lighthouse.v1.LighthouseService/"
 _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 2.0
 _JOIN_TIMEOUT_S = 2.0
@@ -55,15 +55,17 @@ class Lifeline(ABC):
         hello: Hello,
         on_notice: Callable[[Notice], None] | None = None,
         *,
+        access: Access = OPEN,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`address` is `h:p`. `on_notice` is called on the stream's thread and must return soon.
 
-        `jitter` gives numbers in [0, 1) that spread the retries.
+        `access` is what this end has to show. `jitter` gives numbers in [0, 1) that spread the retries.
         """
         self._address = address
         self._hello = hello
         self._on_notice = on_notice
+        self._access = access
         self._jitter = jitter
         self._changed = threading.Condition()
         self._state = State.CONNECTING
@@ -71,6 +73,7 @@ class Lifeline(ABC):
         self._openings = 0
         self._told_the_end = False
         self._error: grpc.RpcError | None = None
+        self._locked_out: LighthouseError | None = None
         self._closing = False
         self._call: Any = None
         self._thread = threading.Thread(target=self._run, name="headway-attach", daemon=True)
@@ -84,9 +87,7 @@ class Lifeline(ABC):
     def refusal(self) -> str | None:
         """Why the Lighthouse has sent this incarnation away for good, or None."""
         with self._changed:
-            if self._state is not State.REFUSED or self._error is None:
-                return None
-            return str(error_of(self._address, self._error))
+            return self._why_refused() if self._state is State.REFUSED else None
 
     def close(self) -> None:
         """Break the stream and end the thread. Does nothing the second time."""
@@ -130,7 +131,7 @@ class Lifeline(ABC):
             if self._has_been_open:
                 return True
             if self._state is State.REFUSED:
-                raise RefusedError(str(error_of(self._address, self._error)))
+                raise RefusedError(self._why_refused())
         details = _details(self._error)
         known = any(details.startswith(refusal.value) for refusal in Refusal)
         why = f" ({details})" if known else ""
@@ -158,23 +159,31 @@ class Lifeline(ABC):
     def _hold_one_stream(self) -> State:
         """Open it once and read until it ends. CONNECTING: try again."""
         ended = threading.Event()
-        with open_channel(self._address) as channel:
-            method = channel.stream_stream(
-                _SERVICE + self.method,
-                request_serializer=self.request_type.SerializeToString,
-                response_deserializer=self.response_type.FromString,
-            )
-            try:
-                call = method(self._outgoing(ended))
-                self._publish(call)
-                self._read_all(call)
-                return State.LEFT if self._is_leaving() else State.CONNECTING
-            except grpc.RpcError as error:
-                return self._state_after(error)
-            finally:
-                ended.set()
-                with self._changed:
-                    self._changed.notify_all()
+        try:
+            with entering(self._address, self.method, self._access, publish=self._publish) as entry:
+                self._hold(entry, ended)
+            return State.LEFT if self._is_leaving() else State.CONNECTING
+        except grpc.RpcError as error:
+            return self._state_after(error)
+        except UnreachableError:
+            return State.CONNECTING
+        except RefusedError as error:
+            return self._lock_out(error)
+
+    def _hold(self, entry: Entry, ended: threading.Event) -> None:
+        method = entry.channel.stream_stream(
+            SERVICE + self.method,
+            request_serializer=self.request_type.SerializeToString,
+            response_deserializer=self.response_type.FromString,
+        )
+        try:
+            call = method(self._outgoing(ended), metadata=entry.metadata)
+            self._publish(call)
+            self._read_all(call)
+        finally:
+            ended.set()
+            with self._changed:
+                self._changed.notify_all()
 
     def _publish(self, call: Any) -> None:
         """Let `close` find the call; if it came first, end the call here."""
@@ -238,7 +247,7 @@ class Lifeline(ABC):
     def _tell_final_refusal(self) -> None:
         """A rank that may not come back hears it as a notice, if it had not heard it before."""
         refusal = self.refusal
-        if refusal is None or not self._has_been_open or self._told_the_end or self._on_notice is None:
+        if not refusal or not self._has_been_open or self._told_the_end or self._on_notice is None:
             return
         superseded = _details(self._error).startswith(Refusal.SUPERSEDED.value)
         kind = NoticeKind.SUPERSEDED if superseded else NoticeKind.EVICTED
@@ -247,6 +256,8 @@ class Lifeline(ABC):
     def _state_after(self, error: Any) -> State:
         with self._changed:
             self._error = error
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                return self._lock_out(error_of(self._address, error))
             if error.code() not in _FINAL:
                 return State.CONNECTING
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -254,6 +265,23 @@ class Lifeline(ABC):
             # The goodbye had arrived, only the answer to it was lost.
             left = _details(error).startswith(Refusal.LEFT.value) and self._is_leaving()
             return State.LEFT if left else State.REFUSED
+
+    def _lock_out(self, why: LighthouseError) -> State:
+        """Token or certificate do not fit: final at the start.
+
+        Later it is the server that was started with others, by mistake: its job waits until that is
+        mended.
+        """
+        with self._changed:
+            if self._has_been_open:
+                return State.CONNECTING
+            self._locked_out = why
+            return State.REFUSED
+
+    def _why_refused(self) -> str:
+        if self._locked_out is not None:
+            return str(self._locked_out)
+        return "" if self._error is None else str(error_of(self._address, self._error))
 
 
 def _details(error: Any) -> str:

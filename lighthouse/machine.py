@@ -4,6 +4,7 @@ Every method takes the time of the event. A quorum is first proposed (Persist), 
 record is durable are the callers answered (Answer).
 """
 
+from lighthouse.accounts import Accounts
 from lighthouse.admission import Admission
 from lighthouse.cold_start import ColdStarts
 from lighthouse.effects import CloseStream, Happening, Note, Refuse, Tell
@@ -34,7 +35,8 @@ from lighthouse.table import Effects, Limits, Table
 class JobMachine:
     """What is known of one job, and what follows from each event.
 
-    Events about saves go to the parts `saves` and `cold_starts`.
+    Events about saves go to the parts `saves` and `cold_starts`, what a group says of its time to
+    `accounts`.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class JobMachine:
             table=self.table, book=self._book, rules=rules, limits=limits, warm_until_s=warm_until_s
         )
         self.saves = Saves(table=self.table, max_groups=limits.max_replicas)
+        self.accounts = Accounts(max_groups=limits.max_replicas)
         self._pruned_s: float | None = None
 
     # What the shell reads.
@@ -349,6 +352,7 @@ class JobMachine:
         return self._book.end_attempt(f"{slot.id.label} asks for step {step} again", but=slot)
 
     def _let_go(self, slot: Slot, gone: Gone) -> Effects:
+        self.accounts.leave(slot.id)
         effects: Effects = [Refuse(call=call, refusal=Refusal.LEFT) for call in slot.take_calls()]
         return effects + self.table.lose(slot, gone)
 

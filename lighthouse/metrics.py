@@ -6,12 +6,21 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lighthouse.accounts import goodput_ratio
 from lighthouse.coordinator import Coordinator
 from lighthouse.machine import JobMachine
+from lighthouse.model import Key
 from lighthouse.quorum import Reason
 from lighthouse.slot import Gone, SlotState
+from protos import lighthouse_pb2 as pb
+from protos import torchft_pb2
 
 _PREFIX = "headway_lighthouse"
+_SERVICES = (pb.DESCRIPTOR.services_by_name, torchft_pb2.DESCRIPTOR.services_by_name)
+# A counter that is born with its first increase would hide it from Prometheus' rate() and increase().
+_UNASKED = {
+    method.name: 0 for services in _SERVICES for service in services.values() for method in service.methods
+}
 
 
 class MachineCollector(Collector):
@@ -35,16 +44,43 @@ class MachineCollector(Collector):
             "1 if the last record could be written.",
             value=float(not self._coordinator.store_trouble),
         )
+        yield _turned_away(self._coordinator)
+        yield from _jobs(machines, now_s)
         yield from _quorums(machines)
         yield _waiting(machines, now_s)
         yield _states(machines)
         yield from _groups(machines, now_s)
+        yield from _time(machines)
         yield _deaths(machines)
         yield from _saves(machines, now_s)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: the registry need not ask what is to come."""
         return iter(())
+
+
+def _turned_away(coordinator: Coordinator) -> Metric:
+    family = CounterMetricFamily(
+        f"{_PREFIX}_calls_turned_away", "Calls without the token, or before attaching.", labels=["method"]
+    )
+    for method, count in sorted({**_UNASKED, **coordinator.turned_away.by_method}.items()):
+        family.add_metric([method], count)
+    return family
+
+
+def _jobs(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
+    finished = GaugeMetricFamily(
+        f"{_PREFIX}_job_finished", "1 once the last step is committed.", labels=["job"]
+    )
+    alive = GaugeMetricFamily(f"{_PREFIX}_groups_alive", "Groups that live.", labels=["job"])
+    expected = GaugeMetricFamily(
+        f"{_PREFIX}_expected_groups", "Groups that the operator expects, 0 for any number.", labels=["job"]
+    )
+    for machine in machines:
+        finished.add_metric([machine.job], float(machine.record.finished_step is not None))
+        alive.add_metric([machine.job], machine.groups_seen(now_s))
+        expected.add_metric([machine.job], machine.expected_groups)
+    yield from (finished, alive, expected)
 
 
 def _quorums(machines: list[JobMachine]) -> Iterator[Metric]:
@@ -88,6 +124,9 @@ def _groups(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
     silence = GaugeMetricFamily(
         f"{_PREFIX}_group_silence_seconds", "Time since a living group was heard.", labels=labels
     )
+    alive = GaugeMetricFamily(
+        f"{_PREFIX}_group_alive", "1 for a group that lives, none where it left as planned.", labels=labels
+    )
     lives = CounterMetricFamily(f"{_PREFIX}_group_incarnations", "Incarnations so far.", labels=labels)
     slow = GaugeMetricFamily(
         f"{_PREFIX}_group_slowness",
@@ -101,10 +140,31 @@ def _groups(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
             slow.add_metric([machine.job, str(key)], slot.slow)
             step.add_metric([machine.job, str(key)], slot.step)
             lives.add_metric([machine.job, str(key)], slot.incarnations)
+            if slot.gone not in (Gone.LEFT, Gone.FINISHED):
+                alive.add_metric([machine.job, str(key)], float(slot.gone is None))
             age_s = machine.table.roll.age_s(key, now_s)
             if age_s is not None:
                 silence.add_metric([machine.job, str(key)], age_s)
-    yield from (step, silence, lives, slow)
+    yield from (step, silence, alive, lives, slow)
+
+
+def _time(machines: list[JobMachine]) -> Iterator[Metric]:
+    seconds = CounterMetricFamily(
+        f"{_PREFIX}_group_seconds", "Where the time went, as groups say.", labels=["job", "group", "cause"]
+    )
+    goodput = GaugeMetricFamily(
+        f"{_PREFIX}_job_goodput_ratio",
+        "Share of productive seconds in those of all groups, since this server first heard of them.",
+        labels=["job"],
+    )
+    for machine in machines:
+        for group, by_cause in machine.accounts.by_group().items():
+            for cause, value in by_cause.items():
+                seconds.add_metric([machine.job, str(group), cause], value)
+        ratio = goodput_ratio(machine.accounts.total())
+        if ratio is not None:
+            goodput.add_metric([machine.job], ratio)
+    yield from (seconds, goodput)
 
 
 def _deaths(machines: list[JobMachine]) -> Metric:
@@ -127,7 +187,8 @@ def _saves(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
             age.add_metric([machine.job], age_s)
             duration.add_metric([machine.job], newest.seconds)
             size.add_metric([machine.job], newest.bytes)
-        for key, count in machine.saves.failures.items():
+        known: dict[Key, int] = {key: 0 for key in machine.table.slots if isinstance(key, int)}
+        for key, count in {**known, **machine.saves.failures}.items():
             failures.add_metric([machine.job, str(key)], count)
     yield from (age, duration, size, failures)
 

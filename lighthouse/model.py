@@ -31,6 +31,7 @@ class Phase(IntEnum):
     COMPUTE = 3
     REDUCE = 4
     COMMIT = 5
+    SAVE = 6
 
 
 class StartMode(IntEnum):
@@ -90,6 +91,11 @@ class Refusal(StrEnum):
     TOO_MANY_CALLS = "too_many_calls"
     GOING_DOWN = "going_down"
     UNKNOWN = "unknown"
+    NOT_ADMITTED = "not_admitted"
+    NEEDS_TLS = "needs_tls"
+    NO_TOKEN = "no_token"
+    WRONG_TOKEN = "wrong_token"
+    STALE_NONCE = "stale_nonce"
 
 
 def is_job_name(name: str) -> bool:

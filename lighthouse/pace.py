@@ -84,14 +84,15 @@ class Pace:
         """Members that stand still beyond half their limit, while another member waits for them.
 
         `over`: their attempt was given up, so that to wait in its reduce is no excuse any more, from
-        then on. What a member did before anybody waited for it is its own affair.
+        then on. What a member did before anybody waited for it is its own affair, and one that saves
+        the last state may take as long as its own timeout allows.
         """
         self._over_s = None if not over else now_s if self._over_s is None else self._over_s
         found = []
         for slot in members:
             waits_s = [_waits_since_s(other) for other in members if other is not slot and _waits(other)]
-            reduces = slot.phase is Phase.REDUCE
-            if not waits_s or slot.calls or not slot.lines or (reduces and not over):
+            reduces, saves = slot.phase is Phase.REDUCE, slot.phase is Phase.SAVE
+            if not waits_s or slot.calls or not slot.lines or saves or (reduces and not over):
                 continue
             over_s = self._over_s if reduces and self._over_s is not None else slot.moved_s
             still_s = now_s - max(slot.moved_s, min(waits_s), over_s)
@@ -102,7 +103,10 @@ class Pace:
         return found
 
     def is_jammed(self, members: Sequence[Slot], now_s: float) -> bool:
-        """Whether all members have waited for each other beyond the limit, and none can be blamed."""
+        """Whether all members have waited for each other beyond the limit, and none can be blamed.
+
+        They are not jammed while one of them saves: that is what the others wait for.
+        """
         reducing = [slot for slot in members if slot.phase is Phase.REDUCE and not slot.calls]
         limit_s = self.limit_s(Phase.REDUCE)
         return (

@@ -3,17 +3,30 @@
 from html import escape
 
 from lighthouse.status import Document
+from lighthouse.status_words import COLUMNS, cells, job_name, lines
 
+# On a phone each group is a card: a cell a line, with the name of its column before it.
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
-table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .2rem .8rem .2rem 0; }
+body { background: #fff; color: #1f2328; overflow-wrap: anywhere; }
+h1 { font-size: 1.3rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; } a { color: inherit; }
+table { border-collapse: collapse; width: 100%; margin-top: .6rem; }
+th, td { text-align: left; padding: .2rem .8rem .2rem 0; overflow-wrap: normal; vertical-align: top; }
 th { border-bottom: 1px solid #8888; font-weight: 600; } p { margin: .3rem 0; }
-.silent, .dead { color: #b3261e; } .joining, .asking { color: #9a6700; } .training { color: #1a7f37; }
-@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e3e3e3; } }
+.silent, .dead, .evicted { color: #b3261e; } .joining, .asking { color: #9a6700; }
+.training, .finished { color: #1a7f37; }
+@media (max-width: 40rem) {
+  body { margin: 1rem auto; } tr.heads { display: none; }
+  tr { display: block; border-top: 1px solid #8888; padding: .4rem 0; }
+  td { display: flex; padding: 0; gap: .8rem; } td:empty { display: none; }
+  td::before { content: attr(data-label); flex: 0 0 7rem; opacity: .7; }
+}
+@media (prefers-color-scheme: dark) {
+  body { background: #16181c; color: #e3e3e3; }
+  .silent, .dead, .evicted { color: #ff8a80; } .joining, .asking { color: #e3b341; }
+  .training, .finished { color: #57c96f; }
+}
 """
-
-_COLUMNS = ("group", "state", "step", "phase", "last heard", "incarnations", "address", "remarks")
 
 
 def render_page(document: Document) -> str:
@@ -22,71 +35,25 @@ def render_page(document: Document) -> str:
     trouble = "" if document["store"] == "ok" else f"<p class=dead>{escape(document['store'])}</p>"
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2>"
-        "<meta name=viewport content='width=device-width'><title>Lighthouse</title>"
+        "<meta name=viewport content='width=device-width, initial-scale=1'><title>Lighthouse</title>"
         f"<style>{_STYLE}</style><h1>Lighthouse</h1>"
-        f"<p>Up for {document['uptime_s']:.0f} s. Read by programs: "
+        f"<p>Up for {document['uptime_s']:.0f} s; this page renews itself. Read by programs: "
         "<a href=/status.json>/status.json</a>, <a href=/metrics>/metrics</a>.</p>"
         f"{trouble}{jobs}</html>"
     )
 
 
 def _job(job: Document) -> str:
-    name = job["job"] or "torchft replicas without a job"
-    current = job["quorum"]
-    members = ", ".join(current["members"]) or "nobody"
-    end = "" if job["finished_step"] is None else f"<p>Finished at step {job['finished_step']}.</p>"
-    seen = f"{job['groups_seen']} of the {job['expected_groups']} expected groups are seen here"
-    expected = f"<p>{seen}.</p>" if job["expected_groups"] else ""
+    said = "".join(f"<p>{escape(line[0].upper() + line[1:])}.</p>" for line in lines(job))
+    heads = "".join(f"<th>{column}" for column in COLUMNS)
     rows = "".join(_row(group) for group in job["groups"])
-    heads = "".join(f"<th>{column}" for column in _COLUMNS)
-    return (
-        f"<h2>{escape(name)}</h2>{end}"
-        f"<p>Quorum {current['id']} at step {current['step']}: {escape(members)}.</p>"
-        f"<p>Next quorum: {escape(job['forming']['why'])}.</p>{expected}{_saves(job)}"
-        f"<table><tr>{heads}{rows}</table>"
-    )
-
-
-def saves_line(job: Document) -> str:
-    """What is to be said of the job's saves, or an empty text."""
-    said = []
-    if job["restore"] is not None:
-        said.append(f"all groups load the save of step {job['restore']['step']}")
-    save = job["save"]
-    if save is not None and save["step"] is not None:
-        size = f"{save['bytes'] / 1e6:.1f} MB in {save['seconds']:.1f} s"
-        said.append(f"saved step {save['step']} {save['age_s']:.0f} s ago, {size}")
-    if save is not None and save["failures"]:
-        said.append(f"failed saves: {save['failures']}")
-    return "; ".join(said)
-
-
-def _saves(job: Document) -> str:
-    said = saves_line(job)
-    return f"<p>{escape(said[0].upper() + said[1:])}.</p>" if said else ""
-
-
-def remarks(group: Document) -> str:
-    """What is to be said of a group beside its state."""
-    said = ["leaves at the end of its step"] if group["draining"] else []
-    if group["suspect"]:
-        said.append("stands still while others wait")
-    if group["slow"]:
-        said.append(f"slower than 1.5 times the median ({group['slow']:.1f})")
-    return ", ".join(said)
+    return f"<h2>{escape(job_name(job))}</h2>{said}<table><tr class=heads>{heads}{rows}</table>"
 
 
 def _row(group: Document) -> str:
-    heard_s = group["last_heard_s"]
-    cells = (
-        group["group"],
-        group["state"],
-        group["step"],
-        group["phase"],
-        "-" if heard_s is None else f"{heard_s:.1f} s ago",
-        group["incarnations"],
-        group["address"],
-        remarks(group),
+    """The row of one group, which has the colour of its state."""
+    shown = "".join(
+        f"<td data-label='{column}'>{escape(cell)}</td>"
+        for column, cell in zip(COLUMNS, cells(group), strict=True)
     )
-    shown = "".join(f"<td>{escape(str(cell))}" for cell in cells)
-    return f"<tr class={escape(group['state'])}>{shown}"
+    return f"<tr class={escape(group['state'])}>{shown}</tr>"

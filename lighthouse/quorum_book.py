@@ -41,7 +41,7 @@ class QuorumBook:
         self.issued = 0
         self._table = table
         self._warm_until_s = warm_until_s
-        self._unused_quorum_id = unused_quorum_id
+        self.unused_quorum_id = unused_quorum_id
         self._blockers: set[Key] = set()
 
     @property
@@ -154,7 +154,7 @@ class QuorumBook:
         changed = self._is_change(members)
         quorum = Quorum(quorum_id=self.record.quorum_id + changed, members=members)
         if self.record.quorum_id == 0 and quorum.max_step > 0:
-            quorum = replace(quorum, quorum_id=self._unused_quorum_id)
+            quorum = replace(quorum, quorum_id=self.unused_quorum_id)
         self.amend_lineage()
         write = self.journal.propose(quorum, changed=changed)
         return self._issue(quorum, now_s, changed=False) if write is None else [write]

@@ -8,6 +8,7 @@ import grpc
 from google.protobuf.message import Message
 
 from lighthouse.coordinator import Coordinator, Stream
+from lighthouse.gate import Gate
 from lighthouse.held_stream import Request, StreamError, hold, read_hello
 from lighthouse.identity import Mismatch
 from lighthouse.jobs import JobAliveError
@@ -25,25 +26,31 @@ M = TypeVar("M", bound=Message)
 class HeadwayServicer:
     """Turns calls into events of the coordinator and back. Runs on the event loop's thread."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, gate: Gate) -> None:
         self._coordinator = coordinator
+        self._gate = gate
 
     def handler(self) -> Any:
         """What a grpc.aio server is given to serve this service."""
         # Bytes in: malformed ones are answered here.
         methods = {
-            "Attach": _both_stream(self.attach),
-            "Watch": _both_stream(self.watch),
-            "Leave": _unary(self.leave),
             "Status": _unary(self.status),
             "WatchEvents": grpc.unary_stream_rpc_method_handler(
                 self.watch_events, response_serializer=lambda message: message.SerializeToString()
             ),
-            "Evict": _unary(self.evict),
-            "Drain": _unary(self.drain),
-            "Forget": _unary(self.forget),
-            "ProposeSave": _unary(self.propose_save),
+            "Challenge": _unary(self._gate.challenge),
         }
+        # Whoever calls one of these must have shown who it is.
+        streams = {"Attach": self.attach, "Watch": self.watch}
+        calls: dict[str, Any] = {
+            "Leave": self.leave,
+            "Evict": self.evict,
+            "Drain": self.drain,
+            "Forget": self.forget,
+            "ProposeSave": self.propose_save,
+        }
+        methods |= {name: _both_stream(self._gate.guard(name, method)) for name, method in streams.items()}
+        methods |= {name: _unary(self._gate.guard(name, method)) for name, method in calls.items()}
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def attach(self, _requests: Any, context: Any) -> None:

@@ -19,6 +19,7 @@ class Gone(StrEnum):
 
 
 _PHASES_REMEMBERED = 8
+_IN_ATTEMPT = (Phase.COMPUTE, Phase.REDUCE, Phase.SAVE)
 
 # An incarnation that ended in one of these ways never counts again.
 FINAL = frozenset({Gone.SUPERSEDED, Gone.EVICTED, Gone.LEFT, Gone.FINISHED})
@@ -65,7 +66,8 @@ class Slot:
     when it last made progress, `rounds` how many it is computing, `computed_s` how long one of them
     took on average, in each of its last phases of computing. `slow` is how many times the median of
     the others it needs, 0 where it is not steadily slower. `failed_save_step` is the last step at
-    which it said that a save of its own failed. `looks` while it looks for a save to start from.
+    which it said that a save of its own failed. `looks` while it looks for a save to start from, and
+    until the one that it has found is on record.
     """
 
     id: ReplicaId
@@ -144,8 +146,8 @@ class Slot:
         )
 
     def is_in_attempt(self) -> bool:
-        """Whether it has said that it computes a step, and does not ask."""
-        return self.gone is None and not self.calls and self.phase in (Phase.COMPUTE, Phase.REDUCE)
+        """Whether it has said that it computes a step or saves the last one, and does not ask."""
+        return self.gone is None and not self.calls and self.phase in _IN_ATTEMPT
 
     def take_calls(self) -> tuple[int, ...]:
         """All open requests, which are thereby over."""

@@ -1,12 +1,14 @@
 """The status document: what the server knows, as plain data and without any secret."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from lighthouse.accounts import PRODUCTIVE, goodput_ratio
 from lighthouse.coordinator import Coordinator
 from lighthouse.machine import JobMachine
 from lighthouse.model import POOL, Key, label
 from lighthouse.quorum import Waiting, sentence
-from lighthouse.slot import Slot
+from lighthouse.slot import Gone, Slot
 
 Document = dict[str, Any]
 
@@ -35,6 +37,9 @@ def describe_job(machine: JobMachine, now_s: float) -> Document:
         "typical_step_s": None if typical_s is None else round(typical_s, 3),
         "quorums_issued": machine.issued,
         "quorum": _current(machine),
+        "attempts_over": machine.attempts_over,
+        "gone": {cause.value: machine.table.deaths[cause] for cause in Gone},
+        "goodput": _goodput(machine.accounts.total()),
         "save": _save(machine, now_s),
         "restore": _restore(machine),
         "forming": _forming(machine, machine.waiting(now_s)),
@@ -57,6 +62,15 @@ def _current(machine: JobMachine) -> Document:
         "members": list(machine.member_labels()),
         "attempt_over": machine.attempt_is_over,
     }
+
+
+def _goodput(seconds: Mapping[str, float]) -> Document | None:
+    """Where the time went, as the groups have said since this server started; None if nobody has."""
+    ratio = goodput_ratio(seconds)
+    if ratio is None:
+        return None
+    lost = {cause: round(value, 3) for cause, value in seconds.items() if cause != PRODUCTIVE and value}
+    return {"ratio": round(ratio, 4), "lost_s_by_cause": lost}
 
 
 def _save(machine: JobMachine, now_s: float) -> Document | None:
@@ -105,8 +119,17 @@ def _group(machine: JobMachine, key: Key, slot: Slot, now_s: float) -> Document:
         "incarnations": slot.incarnations,
         "attached": slot.attached,
         "ranks": sorted(slot.lines),
+        "broken_ranks": sorted(slot.broken),
+        "rank_pulse_s": _pulses(slot, now_s),
         "draining": slot.draining,
         "suspect": slot.suspect,
         "slow": round(slot.slow, 2),
+        "goodput": _goodput(machine.accounts.of(key)),
         "address": slot.member.address if slot.member else "",
     }
+
+
+def _pulses(slot: Slot, now_s: float) -> dict[str, float]:
+    """How long ago each rank last said that its process runs, for the ranks that do say so."""
+    lines = sorted(slot.lines.items())
+    return {str(rank): round(now_s - line.pulse_s, 3) for rank, line in lines if line.pulse_s is not None}

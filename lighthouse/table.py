@@ -1,5 +1,6 @@
 """The replicas of one job: who they are, who lives, who has replaced whom. Bounded, and no I/O."""
 
+import hmac
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +22,8 @@ class Limits:
     A rank that was silent for `pulse_timeout_s` takes its group with it. Whoever was silent for
     `forget_after_s` loses its line in the table. The highest step is recorded at least every
     `step_record_s`; quorum id and members always at once. A quorum that is not ready for
-    `waiting_note_s` is worth a line in the log. `pace` says who stands still for too long.
+    `waiting_note_s` is worth a line in the log. The start of a new job waits at most
+    `look_timeout_s` for a group that looks for saves. `pace` says who stands still for too long.
     """
 
     heartbeat_timeout_s: float = 5.0
@@ -32,6 +34,7 @@ class Limits:
     forget_after_s: float = 600.0
     step_record_s: float = 1.0
     waiting_note_s: float = 1.0
+    look_timeout_s: float = 600.0
     pace: PaceRules = field(default_factory=PaceRules)
 
 
@@ -76,6 +79,13 @@ class Table:
         slot = self.slots[id.key] = Slot(id=id, returning=self.lineage.is_held_by(id))
         self.lineage.take(id)
         return slot, [self.note(Happening.APPEARED, slot)]
+
+    def has_admitted(self, id: ReplicaId) -> bool:
+        """Whether this incarnation has a place here, or is known to have lost it for good."""
+        slot = self.slots.get(id.key)
+        # In a time that does not tell where the secret differs.
+        is_its = slot is not None and hmac.compare_digest(slot.id.text.encode(), id.text.encode())
+        return is_its or self.lineage.verdict(id) is not None
 
     def on_stream(self, id: ReplicaId, stream: int) -> tuple[Slot | None, int]:
         """Whose open stream this is, slot and rank; None and 0 if it is none of this incarnation's."""

@@ -1,3 +1,4 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -14,6 +15,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_COMPUTE: _ClassVar[Phase]
     PHASE_REDUCE: _ClassVar[Phase]
     PHASE_COMMIT: _ClassVar[Phase]
+    PHASE_SAVE: _ClassVar[Phase]
 
 class NoticeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -48,6 +50,7 @@ PHASE_HEAL: Phase
 PHASE_COMPUTE: Phase
 PHASE_REDUCE: Phase
 PHASE_COMMIT: Phase
+PHASE_SAVE: Phase
 NOTICE_KIND_UNSPECIFIED: NoticeKind
 NOTICE_KIND_ATTEMPT_OVER: NoticeKind
 NOTICE_KIND_DRAIN: NoticeKind
@@ -109,8 +112,17 @@ class SaveFailed(_message.Message):
     def __init__(self, step: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class Pulse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("seconds",)
+    class SecondsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: _containers.ScalarMap[str, float]
+    def __init__(self, seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Abandoned(_message.Message):
     __slots__ = ("quorum_id", "cause")
@@ -301,3 +313,15 @@ class ProposeSaveResponse(_message.Message):
     save: SaveOffer
     cause: str
     def __init__(self, verdict: _Optional[_Union[ColdStart, str]] = ..., save: _Optional[_Union[SaveOffer, _Mapping]] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class ChallengeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ChallengeResponse(_message.Message):
+    __slots__ = ("nonce", "tls_port")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    TLS_PORT_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    tls_port: int
+    def __init__(self, nonce: _Optional[bytes] = ..., tls_port: _Optional[int] = ...) -> None: ...

@@ -79,6 +79,11 @@ class LighthouseServiceStub(object):
                 request_serializer=protos_dot_lighthouse__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=protos_dot_lighthouse__pb2.ForgetResponse.FromString,
                 _registered_method=True)
+        self.Challenge = channel.unary_unary(
+                '/headway.lighthouse.v1.LighthouseService/Challenge',
+                request_serializer=protos_dot_lighthouse__pb2.ChallengeRequest.SerializeToString,
+                response_deserializer=protos_dot_lighthouse__pb2.ChallengeResponse.FromString,
+                _registered_method=True)
 
 
 class LighthouseServiceServicer(object):
@@ -154,6 +159,18 @@ class LighthouseServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Challenge(self, request, context):
+        """What a caller must know before it calls: over what, and what it is to prove its token with.
+        Open to all, as Status and WatchEvents are. Where a token is set, every other call carries the
+        metadata "authorization: Headway NONCE PROOF", both in hexadecimal digits; PROOF is the
+        HMAC-SHA256, keyed with the token, of "headway lighthouse ", the method's name, a space and the
+        nonce. "authorization: Bearer TOKEN" is accepted as well. UNAUTHENTICATED: neither was right;
+        ABORTED: the nonce was used already or is too old, ask for another.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LighthouseServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -201,6 +218,11 @@ def add_LighthouseServiceServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=protos_dot_lighthouse__pb2.ForgetRequest.FromString,
                     response_serializer=protos_dot_lighthouse__pb2.ForgetResponse.SerializeToString,
+            ),
+            'Challenge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Challenge,
+                    request_deserializer=protos_dot_lighthouse__pb2.ChallengeRequest.FromString,
+                    response_serializer=protos_dot_lighthouse__pb2.ChallengeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -446,6 +468,33 @@ class LighthouseService(object):
             '/headway.lighthouse.v1.LighthouseService/Forget',
             protos_dot_lighthouse__pb2.ForgetRequest.SerializeToString,
             protos_dot_lighthouse__pb2.ForgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Challenge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headway.lighthouse.v1.LighthouseService/Challenge',
+            protos_dot_lighthouse__pb2.ChallengeRequest.SerializeToString,
+            protos_dot_lighthouse__pb2.ChallengeResponse.FromString,
             options,
             channel_credentials,
             insecure,

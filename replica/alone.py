@@ -37,7 +37,7 @@ class AloneBridge:
         self._group = group
         self._ranks = ranks
         self._step = step
-        self.quorum_id = 0
+        self.quorum_id = 1
         self.process_group = NoPeers()
 
     def begin(self) -> Start:

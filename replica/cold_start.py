@@ -27,11 +27,12 @@ def begin_cold(group: "ReplicaGroup") -> StartCheck:
     while saves are read. Raises RestartError or UserError where this group cannot begin.
     """
     looked, offer, told_s = False, None, time.monotonic()
-    while True:
+    while not _asked_to_leave(group):
         answer = group.stream.propose(looked=looked, offer=offer) if group.rank == 0 else None
         verdict = ColdStart(group.ranks.share([0 if answer is None else answer.verdict])[0][0])
         match verdict:
             case ColdStart.WAIT:
+                looked = looked and offer is None  # what was found may be gone when it is asked for again
                 if answer is not None and time.monotonic() - told_s > TELL_INTERVAL_S:
                     told_s = time.monotonic()
                     LOG.info("waiting to learn how to start: %s", answer.cause)
@@ -39,7 +40,7 @@ def begin_cold(group: "ReplicaGroup") -> StartCheck:
             case ColdStart.LOOK:
                 looked, offer = True, _look(group)
             case ColdStart.RESTORE:
-                return _restore(group, _named(answer))
+                return _restore(group, _named(answer), offer)
             case ColdStart.HEAL:
                 group.will_heal()
                 return StartCheck.GO_ON
@@ -49,6 +50,13 @@ def begin_cold(group: "ReplicaGroup") -> StartCheck:
                 return StartCheck.FINISHED
             case ColdStart.LOST:
                 return StartCheck.JOB_LOST
+    return StartCheck.FINISHED
+
+
+def _asked_to_leave(group: "ReplicaGroup") -> bool:
+    """Whether any rank was asked to leave. Raises where the Lighthouse has counted this group out."""
+    group.notices.raise_if_ended()
+    return any(row[0] for row in group.ranks.share([group.notices.draining]))
 
 
 def _look(group: "ReplicaGroup") -> SaveName | None:
@@ -60,12 +68,17 @@ def _look(group: "ReplicaGroup") -> SaveName | None:
     return None if save is None else save.name
 
 
-def _restore(group: "ReplicaGroup", name: SaveName | None) -> StartCheck:
-    """Load the save that the Lighthouse named, which rank 0 knows; without it, heal from those who have."""
+def _restore(group: "ReplicaGroup", name: SaveName | None, offer: SaveName | None) -> StartCheck:
+    """Load the save that the Lighthouse named, which rank 0 knows; without it, heal from those who have.
+
+    offer: what this group had found itself; where that is named and is gone, nobody may have it.
+    """
     try:
         save = None if group.saves is None else group.saves.vault.find(name)
     except StoreError as error:
         raise RestartError(f"the save that the job goes on from cannot be read ({error})") from None
+    if any(row[0] for row in group.ranks.share([save is None and offer is not None and offer == name])):
+        raise RestartError("the save that this group had found is gone: looking again")
     if save is None:
         group.warn("the save that the job goes on from is not to be had here: healing from the others")
         group.will_heal()
@@ -113,7 +126,10 @@ def _note(group: "ReplicaGroup", save: "Save", seconds: float) -> None:
     if want is not None:
         digest = group.state.digest(group.world_size)
         if any(row[0] for row in group.ranks.share([group.rank == 0 and digest != want])):
-            raise RestartError(f"the state loaded from {save.name.text} has not the digest that was saved")
+            raise UserError(
+                f"the state loaded from {save.name.text} has not the digest that was saved, though all its "
+                f"bytes are as they were written: move that save away, and tell us"
+            )
     group.last_digest = digest or ""
     LOG.info("restored step %s from %s in %.1f s", save.name.step, save.name.text, seconds)
     group.record.group_event(

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from lighthouse.address import parse_host_port
 from replica.errors import UserError
 
 DEFAULT_SAVE_EVERY_STEPS = 50
@@ -101,8 +102,11 @@ class GroupConfig:
     lighthouse: HOST:PORT. steps: optimizer updates to commit. micro_batches: M, the fixed number
     that makes one step. seed: of data order and of every micro-batch's randomness. out: folder for
     ledger and events, or None for neither. advertise_addr: the address under which peers reach
-    this group, None for the interface that reaches the Lighthouse. token_file: holds the secret that
-    groups prove to each other before one gives the other its state, None for none. digest_every: steps
+    this group, None for the interface that reaches the Lighthouse. metrics_bind: HOST:PORT at which rank 0
+    serves metrics for Prometheus, None for nowhere; port 0: any. token_file: holds the secret that
+    groups prove to the Lighthouse, and to each other before one gives the other its state, None for none.
+    tls_cert, tls_key, tls_ca: this group's certificate, its key, and the CA of the Lighthouse and of all
+    groups, for TLS; all three or none. digest_every: steps
     between digests of the state, 0 for never. mode: how gradients are added up. fingerprint: identifies the
     configuration to the Lighthouse. backstop: the saves for the day when every group dies, None for
     none. configuration: plain JSON values that are kept in each save, for whoever reads it.
@@ -116,7 +120,11 @@ class GroupConfig:
     seed: int = 0
     out: Path | None = None
     advertise_addr: str | None = None
+    metrics_bind: str | None = None
     token_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
     digest_every: int = 0
     mode: Mode = Mode.EXACT
     max_nonfinite_steps: int = 5
@@ -135,6 +143,13 @@ class GroupConfig:
         for name in ("steps", "micro_batches", "max_nonfinite_steps"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if len({path is None for path in (self.tls_cert, self.tls_key, self.tls_ca)}) > 1:
+            raise UserError("TLS needs all three of --tls-cert, --tls-key and --tls-ca: give them, or none")
+        if self.metrics_bind is not None:
+            try:
+                parse_host_port(self.metrics_bind)
+            except ValueError as error:
+                raise UserError(f"metrics_bind: {error}") from None
         if self.digest_every < 0:
             raise UserError(f"digest_every is {self.digest_every}: give a number of steps, or 0 for never")
         if not 0 <= self.seed < 1 << 64:
@@ -153,7 +168,8 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> di
     """The GroupConfig fields that environment variables set.
 
     Reads REPLICA_GROUP_ID, TORCHFT_LIGHTHOUSE and HEADWAY_ followed by JOB, OUT, STEPS, SEED,
-    DIGEST_EVERY, BACKSTOP (a URL), BACKSTOP_EVERY_STEPS (50), MODE, ADVERTISE_ADDR or TOKEN_FILE.
+    DIGEST_EVERY, BACKSTOP (a URL), BACKSTOP_EVERY_STEPS (50), MODE, ADVERTISE_ADDR, METRICS_BIND,
+    TOKEN_FILE, TLS_CERT, TLS_KEY or TLS_CA.
     Raises UserError for a malformed number or an unknown mode.
     """
     found: dict[str, object] = {}
@@ -161,6 +177,7 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> di
         ("TORCHFT_LIGHTHOUSE", "lighthouse"),
         ("HEADWAY_JOB", "job"),
         ("HEADWAY_ADVERTISE_ADDR", "advertise_addr"),
+        ("HEADWAY_METRICS_BIND", "metrics_bind"),
     ):
         if environment.get(variable):
             found[name] = environment[variable]
@@ -168,7 +185,8 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> di
         if mode not in list(Mode):
             raise UserError(f"HEADWAY_MODE is {mode!r}: use {' or '.join(Mode)}")
         found["mode"] = Mode(mode)
-    for variable, name in (("HEADWAY_OUT", "out"), ("HEADWAY_TOKEN_FILE", "token_file")):
+    for name in ("out", "token_file", "tls_cert", "tls_key", "tls_ca"):
+        variable = f"HEADWAY_{name.upper()}"
         if environment.get(variable):
             found[name] = Path(environment[variable])
     for variable, name in (

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from lighthouse.client import Phase, parse_address
+from replica.access import access_of, what_is_open
 from replica.address import reachable_address
 from replica.alone import NO_LIGHTHOUSE, AloneBridge, AloneStream
 from replica.attempt import Attempt
@@ -25,16 +26,16 @@ from replica.config import GroupConfig, Mode, settings_from_environment
 from replica.errors import RestartError, UserError
 from replica.failures import Failures
 from replica.goodput import Doing
-from replica.job_token import others_may_read, read_token
 from replica.ledger import EventKind, Reason, new_incarnation
 from replica.mesh import Ranks
+from replica.metrics_server import serve_metrics
 from replica.notices import Notices, drain_on_sigterm
 from replica.numerics import numeric_platform
 from replica.opening import Opening, Turn
 from replica.proc import age_s
 from replica.recorder import Recorder
 from replica.rounds import rounds_per_step
-from replica.saves import Saves
+from replica.saves import LastSave, Saves
 from replica.state import TrainingState
 from replica.stopwatch import Stopwatch
 from replica.streams import LighthouseStream, StartCheck, act_on
@@ -68,20 +69,29 @@ class ReplicaGroup:
         if threads is not None:
             torch.set_num_threads(threads)
         self.config = config
-        self._token = b"" if config.token_file is None else read_token(config.token_file)
+        self._access = access_of(config)
         self.ranks = Ranks(device_type=device, timeout_s=config.timeouts.vote_s)
         self.rounds = rounds_per_step(config.micro_batches, self.world_size)
         self._alone = config.lighthouse == NO_LIGHTHOUSE
         incarnation = f"{self.ranks.share([int(new_incarnation(), 16)])[0][0]:08x}"
-        self.record = Recorder(out=config.out, group=config.group, rank=self.rank, incarnation=incarnation)
+        self.record = Recorder(
+            out=config.out,
+            group=config.group,
+            rank=self.rank,
+            incarnation=incarnation,
+            metrics=serve_metrics(config, self.seconds_by_cause) if self.rank == 0 else None,
+        )
         self.notices = Notices()
         self.stream: LighthouseStream | AloneStream = AloneStream(saves=config.backstop is not None)
         self._advertise_addr = config.advertise_addr or "127.0.0.1"
         if not self._alone:
-            self.stream = LighthouseStream(config, self.rank, self.notices)
+            self.stream = LighthouseStream(
+                config, self.rank, self.notices, self._access, self.seconds_by_cause
+            )
             self._advertise_addr = config.advertise_addr or reachable_address(config.lighthouse)
-        if config.token_file is not None and self.rank == 0 and others_may_read(config.token_file):
-            self.warn(f"every user of this host can read {config.token_file}: chmod 600 it")
+        if self.rank == 0 and not self._alone:
+            for said in what_is_open(config):
+                self.warn(said)
         self.told_of_deaths = self._must_heal = False
         self._step = 0
         self.last_digest = ""
@@ -109,7 +119,7 @@ class ReplicaGroup:
                 merged["lighthouse"] = parse_address(str(merged["lighthouse"]))
         except ValueError as error:
             raise UserError(str(error)) from None
-        for name in ("out", "token_file"):
+        for name in ("out", "token_file", "tls_cert", "tls_key", "tls_ca"):
             if merged.get(name) is not None:
                 merged[name] = Path(merged[name])
         return cls(GroupConfig(**merged), device=device, threads=threads)
@@ -217,17 +227,22 @@ class ReplicaGroup:
             why = "asked to leave" if self.notices.draining else "the job is finished"
             LOG.info("group %s leaves at step %s: %s", self.config.group, self._step, why)
         saves = None if done else self.saves
-        if saves is not None and saves.is_alone:
+        alone = saves is not None and saves.is_alone
+        if saves is not None and alone:
             with self.stopwatch.time(Doing.SAVE):
                 saves.before_leaving()
+        # Without its last save the job is not finished: who starts it again goes on from an older one.
+        finished = done and (self.saves is None or self.saves.last is LastSave.DURABLE)
         # No rank may end, and break its stream, before rank 0 has said goodbye for all.
-        self.ranks.first_then_all(lambda: self.stream.goodbye(finished=done, step=self._step), timeout_s=60.0)
-        if saves is not None and not saves.is_alone:  # the others do not wait for it
+        self.ranks.first_then_all(
+            lambda: self.stream.goodbye(finished=finished, step=self._step), timeout_s=60.0
+        )
+        if saves is not None and not alone:  # the others do not wait for it
             with self.stopwatch.time(Doing.SAVE):
                 saves.before_leaving()
         waited_s = round(self.stopwatch.seconds().save, 3)
         self.record.group_event(EventKind.FINISHED, step=self._step, save_s=waited_s)
-        if self.saves is not None and self.saves.failure is not None:
+        if self.saves is not None and self.saves.failure is not None and (done or alone):
             raise UserError(self.saves.failure)
 
     def _join(self) -> bool:
@@ -246,9 +261,15 @@ class ReplicaGroup:
             pid=os.getpid(),
             age_s=round(age_s(), 3),
             advertise_addr=self._advertise_addr,
+            metrics_url=self.record.metrics_url,
         )
         self.stopwatch.enter(Doing.QUORUM)
         check = self._attach()
+        if self.saves is not None and not self._alone and not self.told_of_deaths:
+            raise UserError(
+                "a backstop needs Headway's own Lighthouse, which decides on one save for all groups: "
+                "leave out --backstop, or use `python -m lighthouse serve`"
+            )
         if check is StartCheck.COLD:
             check = begin_cold(self)
         return not act_on(check, self.config.job)
@@ -268,7 +289,7 @@ class ReplicaGroup:
             own=self.state.tensors,
             fresh=lambda: self._must_heal and self._step == 0,
             on_served=self._on_served,
-            token=self._token,
+            access=self._access,
             on_fetch=self._on_fetch,
             configuring=lambda: self.stopwatch.time(Doing.CONFIGURE),
             interrupts=self.notices,
@@ -306,6 +327,8 @@ class ReplicaGroup:
         """The state of this group is that of `step` now, loaded from a save of this quorum."""
         self._step = step
         self.bridge.set_step(step)
+        if self.saves is not None:
+            self.saves.moved(quorum_id)
         if isinstance(self.bridge, AloneBridge):  # nobody else counts the lives of such a job
             self.bridge.quorum_id = quorum_id + 1
 
@@ -315,6 +338,8 @@ class ReplicaGroup:
         self.sum.reset()
         self._step = step
         self.last_digest = self.state.digest(self.world_size) if self.config.digest_every else ""
+        if self.saves is not None:
+            self.saves.moved()
 
     def note_data(self, samples_per_micro_batch: int, dataset_size: int) -> None:
         """Write down, once, what a step reads of the data. Raises UserError where that changes."""
@@ -385,5 +410,5 @@ class ReplicaGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        if self._alone and isinstance(error, RestartError):
+        if self._alone and self.saves is None and isinstance(error, RestartError):
             raise UserError(f"{error}: without a Lighthouse nobody else has the state, start over") from None

@@ -15,6 +15,7 @@ from replica.errors import RestartError, UserError
 from replica.goodput import Doing, Fate
 from replica.ledger import EventKind, Outcome, Reason
 from replica.rounds import Peer, Plan, deal
+from replica.saves import LastSave
 from replica.step import Ballot, agree
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Opening:
         """One quorum: an attempt to walk, or what to do instead. Blocks until there is one."""
         group = self._group
         group.stopwatch.begin_attempt()
-        if self._must_leave():
+        if self._must_leave() and group.step < group.config.steps:
             return Turn.LEAVE
         time.sleep(group.failures.pause_s)
         group.stream.progress(group.step, Phase.QUORUM)
@@ -199,20 +200,19 @@ class Opening:
     def _close(self, start: Start) -> Turn:
         """At the end: make the last state durable, and let one that is behind heal, before any leaves.
 
-        When the one that writes has died over it, another does so in the next quorum.
+        When the one that writes dies over it, or cannot, another does so in the next quorum.
         """
         group = self._group
         if group.saves is not None:
             newest = [peer.group for peer in start.peers if not start.changed or peer.step == group.step]
             with group.stopwatch.time(Doing.SAVE):
-                group.saves.at_the_end(start.quorum_id, newest or [group.config.group])
+                last = group.saves.at_the_end(start.quorum_id, newest or [group.config.group])
+            if last is not LastSave.DURABLE:
+                return Turn.AGAIN if last is LastSave.ATTEMPT_OVER else Turn.LEAVE
         # As in a step: gloo ends the processes of all when members bring buffers of different lengths.
         result = group.sum.reduce(group.bridge.process_group, contribute=False)
         if isinstance(result, ReduceFailed):
             group.warn(f"a group left before all had the last step ({result.error})")
-        failed = any(row[0] for row in group.ranks.share([isinstance(result, ReduceFailed)]))
-        if failed and group.saves is not None and not group.saves.are_complete():
-            return Turn.AGAIN
         return Turn.LEAVE
 
     def _note_quorum(self, start: Start) -> None:

@@ -1,4 +1,4 @@
-"""Writes down what a group did: its ledger by rank 0, events by every rank; nothing without a folder."""
+"""Writes down what a group did: its ledger by rank 0, events by every rank; and counts it for metrics."""
 
 import time
 from contextlib import ExitStack
@@ -7,17 +7,32 @@ from typing import Any
 
 from replica.errors import UserError
 from replica.ledger import EventKind, EventLog, Ledger, LedgerLine
+from replica.metrics_server import MetricsServer
 
 
 class Recorder:
     """The evidence of one incarnation of one group, written by one rank of it.
 
     `event` may be called from any thread, the rest belongs to the training thread. Raises
-    UserError when the folder cannot be written.
+    UserError when the folder cannot be written. Without a folder nothing is written.
     """
 
-    def __init__(self, *, out: Path | None, group: int, rank: int, incarnation: str) -> None:
+    def __init__(
+        self,
+        *,
+        out: Path | None,
+        group: int,
+        rank: int,
+        incarnation: str,
+        metrics: MetricsServer | None = None,
+    ) -> None:
+        """metrics: count all that this rank writes down, and are closed with it."""
         self._files = ExitStack()
+        self._metrics = None if metrics is None else metrics.counts
+        # Where the metrics are served, None for nowhere.
+        self.metrics_url = None if metrics is None else metrics.url
+        if metrics is not None:
+            self._files.callback(metrics.close)
         self._ledger: Ledger | None = None
         self._events: EventLog | None = None
         self._rank = rank
@@ -38,6 +53,8 @@ class Recorder:
 
     def event(self, kind: EventKind, **values: Any) -> None:
         """Write an event of this rank."""
+        if self._metrics is not None:
+            self._metrics.happened(kind, values)
         if self._events is not None:
             self._events.write(kind, **values)
 
@@ -48,6 +65,8 @@ class Recorder:
 
     def attempt(self, **values: Any) -> None:
         """Write the ledger line of an attempt, on rank 0."""
+        if self._metrics is not None:
+            self._metrics.attempted(values)
         if self._ledger is not None:
             self._ledger.append(
                 LedgerLine(t=time.time(), group=self.group, incarnation=self.incarnation, **values)

@@ -2,10 +2,14 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from enum import Enum
 from typing import TYPE_CHECKING
 
+from lighthouse.client import Phase
 from replica.backstop import Backstop, Boundary, Facts, Saved
+from replica.backstop.backstop import PATIENCE_S
+from replica.backstop.schedule import writer_of
 from replica.config import BackstopConfig
 from replica.ledger import EventKind
 
@@ -13,6 +17,15 @@ if TYPE_CHECKING:
     from replica.group import ReplicaGroup
 
 LOG = logging.getLogger("headway")
+POLL_S = 0.5
+
+
+class LastSave(Enum):
+    """What became of the save of the last step, as far as this group knows."""
+
+    DURABLE = "durable"
+    IN_VAIN = "in_vain"
+    ATTEMPT_OVER = "attempt_over"
 
 
 class Saves:
@@ -38,6 +51,7 @@ class Saves:
         self.vault = self._backstop.vault
         # Why the state that this group leaves behind is not safe, if it is this group's to save.
         self.failure: str | None = None
+        self.last: LastSave | None = None
 
     def after_commit(self, quorum_id: int, owners: Iterable[int], digest: str) -> None:
         """Begin a save where one is due and falls to this group. Blocks for a copy of the shard.
@@ -48,22 +62,53 @@ class Saves:
             Boundary(step=self._group.step, quorum_id=quorum_id, owners=frozenset(owners), digest=digest)
         )
 
-    def at_the_end(self, quorum_id: int, members: Iterable[int]) -> None:
+    def moved(self, quorum_id: int | None = None) -> None:
+        """The state is not that of the last commit: a peer's, or that of a save of this quorum."""
+        group = self._group
+        boundary = None
+        if quorum_id is not None:
+            owners = frozenset({group.config.group})
+            boundary = Boundary(step=group.step, quorum_id=quorum_id, owners=owners, digest=group.last_digest)
+        self._backstop.moved(boundary)
+
+    def at_the_end(self, quorum_id: int, members: Collection[int]) -> LastSave:
         """All members have the last step: the lowest makes it durable, and only then may any of them go.
 
-        When it dies over that, the next quorum has another. Blocks while this group writes.
+        When that one dies over it, or cannot do it, the next quorum has another. Blocks until the
+        save is there, or will not come.
         """
+        group = self._group
+        group.stream.progress(group.step, Phase.SAVE)
+        if writer_of(members) != group.config.group:
+            self.last = self._wait_for_the_writer(quorum_id)
+            return self.last
         last = Boundary(
-            step=self._group.step,
-            quorum_id=quorum_id,
-            owners=frozenset(members),
-            digest=self._group.last_digest,
+            step=group.step, quorum_id=quorum_id, owners=frozenset(members), digest=group.last_digest
         )
         self.failure = self._backstop.finish(last, limit_s=self._config.timeout_s)
+        self.last = LastSave.DURABLE
+        if self.failure is not None:
+            group.stream.abandon(quorum_id, self.failure)  # another is to try
+            self.last = LastSave.IN_VAIN
+        return self.last
 
-    def are_complete(self) -> bool:
-        """Whether the present step is saved, or this group has tried in vain: nothing is left to do."""
-        return self.failure is not None or self._backstop.is_saved(self._group.step)
+    def _wait_for_the_writer(self, quorum_id: int) -> LastSave:
+        """A group that has just healed cannot tell which saves are of this life: the others wait for it."""
+        group, limit_s = self._group, self._config.timeout_s + PATIENCE_S
+        deadline_s = time.monotonic() + limit_s
+        knows = self._backstop.knows_of_saves()
+        if not all(row[0] for row in group.ranks.share([knows])):
+            return LastSave.DURABLE
+        while not self._backstop.is_saved(group.step):
+            over = group.notices.over(quorum_id) is not None
+            rows = group.ranks.share([over, time.monotonic() > deadline_s])
+            if any(row[0] for row in rows):
+                return LastSave.ATTEMPT_OVER
+            if any(row[1] for row in rows):
+                self.failure = f"the last step was not saved by another group within {limit_s:g} s"
+                return LastSave.IN_VAIN
+            time.sleep(POLL_S)
+        return LastSave.DURABLE
 
     @property
     def is_alone(self) -> bool:
@@ -93,6 +138,8 @@ class Saves:
     def _on_saved(self, saved: Saved) -> None:
         name, written = saved.name, saved.written
         LOG.info("step %s is saved: %.1f MB in %.1f s", name.step, written.bytes / 1e6, written.seconds)
+        if written.purge_problem is not None:
+            self._group.warn(f"old saves could not be removed: {written.purge_problem}")
         self._group.stream.saved(name.step, name.quorum_id, written.bytes, written.seconds)
         self._group.record.event(
             EventKind.SAVE,

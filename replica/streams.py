@@ -1,9 +1,13 @@
 """The stream that every rank holds to the Lighthouse: who it is, how it goes, and what it must know."""
 
 import logging
+import time
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 
 from lighthouse.client import (
+    OPEN,
+    Access,
     AttachStream,
     ColdStart,
     ColdStartAnswer,
@@ -44,14 +48,28 @@ class LighthouseStream:
     is seen by heartbeats, and nobody is told anything.
     """
 
-    def __init__(self, config: GroupConfig, rank: int, notices: Notices) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        rank: int,
+        notices: Notices,
+        access: Access = OPEN,
+        seconds_by_cause: Callable[[], Mapping[str, float]] | None = None,
+    ) -> None:
+        """`access` is what this group has to show to the Lighthouse.
+
+        `seconds_by_cause`: where its time went, which the Lighthouse is told once a second. Any thread.
+        """
+        self._seconds_by_cause = seconds_by_cause
         self._config = config
+        self._access = access
         self._rank = rank
         self._notices = notices
         self._attach: AttachStream | None = None
         self._watch: WatchStream | None = None
         self._mode: StartMode | None = None
         self._replica_id: str | None = None
+        self._unanswered_since_s: float | None = None
 
     def wait_until_reachable(self) -> None:
         """Block until the Lighthouse answers. Raises RestartError after `lighthouse_wait_s`."""
@@ -68,7 +86,13 @@ class LighthouseStream:
         """
         self._replica_id = replica_id
         hello = self._hello(replica_id, group_world_size, fingerprint, platform)
-        self._attach = AttachStream(self._config.lighthouse, hello, on_notice=self._notices.hear)
+        self._attach = AttachStream(
+            self._config.lighthouse,
+            hello,
+            on_notice=self._notices.hear,
+            access=self._access,
+            seconds_by_cause=self._seconds_by_cause,
+        )
         try:
             welcome = self._attach.open(OPEN_TIMEOUT_S)
         except RefusedError as error:
@@ -86,20 +110,31 @@ class LighthouseStream:
     def propose(self, *, looked: bool, offer: SaveName | None) -> ColdStartAnswer:
         """On rank 0, ask how to begin; `looked`: for saves, of which `offer` is the newest complete one.
 
-        Blocks for a round trip; an answer that does not come is one to wait for.
+        Blocks for a round trip; an answer that does not come is one to wait for. Raises RestartError
+        when none has come for `lighthouse_wait_s`.
         """
         assert self._replica_id is not None
         save = (
             None if offer is None else SaveOffer(name=offer.text, step=offer.step, quorum_id=offer.quorum_id)
         )
         try:
-            return propose_save(
-                self._config.lighthouse, self._replica_id, looked=looked, offer=save, timeout_s=OPEN_TIMEOUT_S
+            answer = propose_save(
+                self._config.lighthouse,
+                self._replica_id,
+                looked=looked,
+                offer=save,
+                timeout_s=OPEN_TIMEOUT_S,
+                access=self._access,
             )
         except UnreachableError as error:
+            self._unanswered_since_s = self._unanswered_since_s or time.monotonic()
+            if time.monotonic() - self._unanswered_since_s > self._config.timeouts.lighthouse_wait_s:
+                raise RestartError(str(error)) from None
             return ColdStartAnswer(verdict=ColdStart.WAIT, cause=str(error))
         except RefusedError as error:
             raise RestartError(str(error)) from None
+        self._unanswered_since_s = None
+        return answer
 
     def will_heal(self) -> None:
         """What this group starts with is worth nothing: others have the state, or will load it."""
@@ -118,7 +153,9 @@ class LighthouseStream:
     def watch(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> None:
         """On other ranks than 0, once rank 0 has attached: open the stream that only hears."""
         hello = self._hello(replica_id, group_world_size, fingerprint, platform)
-        self._watch = WatchStream(self._config.lighthouse, hello, on_notice=self._notices.hear)
+        self._watch = WatchStream(
+            self._config.lighthouse, hello, on_notice=self._notices.hear, access=self._access
+        )
         try:
             self._watch.open(OPEN_TIMEOUT_S)
         except LighthouseError as error:

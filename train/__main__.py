@@ -51,6 +51,11 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--mode", choices=("exact", "fast"), help="how gradients are summed")
     flags.add_argument("--advertise-addr", metavar="A", help="address under which peers reach this group")
     flags.add_argument(
+        "--metrics-bind",
+        metavar="HOST:PORT",
+        help="where rank 0 serves metrics for Prometheus; port 0: any (default: nowhere)",
+    )
+    flags.add_argument(
         "--backstop",
         metavar="URL",
         help="folder or fsspec URL for saves, which are read only when no group is left alive",
@@ -59,8 +64,11 @@ def parser() -> argparse.ArgumentParser:
         "--token-file",
         type=Path,
         metavar="F",
-        help="file with the job's secret: only groups that hold the same give each other their state",
+        help="file with the job's secret, for the Lighthouse, and for groups that heal from each other",
     )
+    flags.add_argument("--tls-cert", type=Path, metavar="F", help="certificate of this group, for TLS")
+    flags.add_argument("--tls-key", type=Path, metavar="F", help="its key")
+    flags.add_argument("--tls-ca", type=Path, metavar="F", help="CA of the Lighthouse and of all groups")
     flags.add_argument(
         "--lighthouse-wait",
         type=float,
@@ -89,7 +97,11 @@ def settings(flags: argparse.Namespace, config: JobConfig) -> dict[str, Any]:
         "lighthouse": flags.lighthouse_addr,
         "out": flags.out,
         "advertise_addr": flags.advertise_addr,
+        "metrics_bind": flags.metrics_bind,
         "token_file": flags.token_file,
+        "tls_cert": flags.tls_cert,
+        "tls_key": flags.tls_key,
+        "tls_ca": flags.tls_ca,
         "timeouts": config.timeouts,
         "steps": config.job.steps,
         "micro_batches": config.job.micro_batches,

@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from replica.backstop.files import files_at
-from replica.backstop.names import PARTIAL, TRASH, SaveName
-from replica.backstop.store import Save, Store, StoreError, Torn, sentence_of
+from replica.backstop import retention
+from replica.backstop.files import Files, files_at, sentence_of
+from replica.backstop.names import PARTIAL, SaveName
+from replica.backstop.store import Save, Store, StoreError, Torn
 from replica.config import JOB_NAME
 from replica.errors import ExitCode, UserError
 from train.progress import ByteProgress
@@ -101,15 +102,19 @@ def jobs_at(url: str) -> list[str]:
             job = url.rstrip("/").rpartition("/")[2]
             raise UserError(f"{url} is the folder of one job: give the one above it, and --job {job}")
         jobs = sorted(name for name in names if JOB_NAME.fullmatch(name))
-        return [job for job in jobs if any(_is_of_a_save(folder) for folder in files.names(job))]
+        return [job for job in jobs if _has_saves(files, job)]
     except UserError:
         raise
     except Exception as error:  # whatever the library of a remote store raises
         raise StoreError(f"listing jobs at {files.where('')} failed: {sentence_of(error)}") from None
 
 
-def _is_of_a_save(folder: str) -> bool:
-    return SaveName.parse(folder) is not None or SaveName.parse_partial(folder) is not None
+def _has_saves(files: Files, job: str) -> bool:
+    try:
+        folders = files.names(job)
+    except NotADirectoryError:  # a file of somebody's lies beside the folders of the jobs
+        return False
+    return any(SaveName.parse(folder) or SaveName.parse_partial(folder) for folder in folders)
 
 
 def _stores(arguments: argparse.Namespace) -> list[Store]:
@@ -285,24 +290,14 @@ def prune_saves(arguments: argparse.Namespace) -> int:
 def superfluous(store: Store, keep: int) -> list[str]:
     """The folders that can go when the newest `keep` complete saves stay.
 
-    A save that is torn, or unfinished, can go when a complete one of a later quorum is there; without
-    any complete save nothing can. Raises StoreError.
+    A save that is torn, or unfinished, can go when a complete one of a later quorum is there; one that
+    cannot be read stays, since it may be well; without any complete save nothing can go. Raises StoreError.
     """
     listed = store.listed()
-    complete = [each for each in listed if isinstance(each, Save)]
-    if not complete:
-        return []
-    newest = complete[0].name
-    old = [save.name.text for save in complete[keep:]]
-    torn = [each.folder for each in listed if isinstance(each, Torn)]
-    with store.explained("listing saves"):
-        trash = [name for name in store.files.names("") if name.startswith(TRASH)]
-    return sorted([*old, *(folder for folder in torn if _is_given_up(folder, newest)), *trash])
-
-
-def _is_given_up(folder: str, newest: SaveName) -> bool:
-    name = SaveName.parse(folder) or SaveName.parse_partial(folder)
-    return name is not None and name.quorum_id < newest.quorum_id
+    complete = [each.name for each in listed if isinstance(each, Save)]
+    unreadable = {each.folder for each in listed if isinstance(each, Torn) and each.unreadable}
+    readable = [folder for folder in store.folders() if folder not in unreadable]
+    return retention.superfluous(readable, complete, keep=keep)
 
 
 def export_model(arguments: argparse.Namespace) -> int:

@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="continues",
         help="go on with the run in --out, all of whose processes are gone, from its newest save",
     )
-    add("--token-file", type=Path, metavar="FILE", help="the job's secret, handed to all groups")
+    add("--token-file", type=Path, metavar="FILE", help="the job's secret, for all groups and the Lighthouse")
     add("--mode", metavar="exact|fast", help="how gradients are summed (default: the configuration's)")
     add(
         "--lighthouse-kind",

@@ -2,8 +2,9 @@
 
     python -m train.report DIR...
 
-prints the short one for each run and writes the others. The exit code is 0 if no promise was broken,
-1 if one was, 4 for bad input.
+prints the short one for each run and writes the others, from the files that the run left behind,
+however it ended. Of several runs it also writes a page that shows them side by side. The exit code is 0
+if no promise was broken, 1 if one was, 4 for bad input.
 """
 
 import argparse
@@ -26,10 +27,14 @@ from train.evidence.checker import check
 from train.evidence.eras import find_eras
 from train.evidence.files import Evidence, read_evidence
 from train.evidence.goodput import goodput, measures, shares_by_cause
+from train.evidence.last_signs import Ending, last_signs
 from train.evidence.repeats import find_repeats
+from train.evidence.survival import survival
 from train.evidence.timeline import find_timeline
 from train.evidence.violations import Violation, ViolationKind
+from train.report_comparison import make_run, render_comparison
 from train.report_html import render_html
+from train.report_scalars import require_tensorboard, write_scalars
 
 VIOLATED = 1
 SHOWN_PER_KIND = 3
@@ -47,6 +52,8 @@ def build_report(evidence: Evidence) -> dict[str, Any]:
     steps = figures.last_commits(evidence, eras)
     heals = figures.heals(evidence)
     save_s, blocked_s = figures.saves(evidence)
+    stalls_s, rejoins_s = figures.survivor_stalls_s(evidence), figures.rejoins_s(evidence, eras)
+    account = goodput(evidence, find_timeline(evidence, eras))
     return {
         "steps_committed": len(steps),
         "kills": len(evidence.of(EventKind.KILL)),
@@ -60,13 +67,18 @@ def build_report(evidence: Evidence) -> dict[str, Any]:
         "final_digest": figures.final_digest(evidence, eras),
         "first_loss": steps[0].loss if steps else None,
         "final_loss": steps[-1].loss if steps else None,
-        "survivor_stall_s": figures.quantiles(figures.survivor_stalls_s(evidence), "p50", "p99", "max"),
-        "rejoin_s": figures.quantiles(figures.rejoins_s(evidence, eras), "p50", "max"),
+        "survivor_stall_s": figures.quantiles(stalls_s, "p50", "p99", "max"),
+        "rejoin_s": figures.quantiles(rejoins_s, "p50", "max"),
         "heals": len(heals),
         "heal_s": figures.quantiles([seconds for seconds, _ in heals], "p50", "max"),
+        "heal_mb": figures.quantiles([size / 1e6 for _, size in heals], "p50", "max"),
         "heal_mb_per_s": figures.heal_mb_per_s(evidence),
         "breadth_mean": figures.breadth_mean(evidence),
-        "goodput": goodput(evidence, find_timeline(evidence, eras)),
+        "goodput": account,
+        "survival": survival(
+            evidence, eras, costs=account["by_kill"], stalls_s=stalls_s, rejoins_s=rejoins_s
+        ),
+        "last_signs": last_signs(evidence),
         "measures": measures(evidence, eras),
         "backstop_saves": len(evidence.of(EventKind.SAVE)),
         "saves_failed": len(evidence.of(EventKind.SAVE_FAILED)),
@@ -89,11 +101,15 @@ def write_report(out: Path) -> dict[str, Any]:
 
     Raises UserError where there is no run, OSError where a file cannot be written.
     """
+    return _judge(out)[1]
+
+
+def _judge(out: Path) -> tuple[Evidence, dict[str, Any]]:
     evidence = read_evidence(out)
     report = build_report(evidence)
     _publish(out / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
     _publish(out / "report.html", render_html(evidence, report, format_report(report)))
-    return report
+    return evidence, report
 
 
 def _publish(path: Path, text: str) -> None:
@@ -124,6 +140,7 @@ def format_report(report: dict[str, Any]) -> str:
         *_goodput_rows(report),
         *_save_rows(report),
         ("checkpoint reads", f"{report['backstop_reads']}"),
+        *_unfinished_rows(report),
         ("files", report["out"]),
     ]
     if report["steps_recommitted"]:
@@ -134,19 +151,66 @@ def format_report(report: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the report of each run named, and write its files; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m train.report", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("out", nargs="+", type=Path, metavar="DIR", help="the --out folder of a run")
+    chosen = _parser().parse_args(argv)
     try:
-        reports = [write_report(out) for out in parser.parse_args(argv).out]
+        if chosen.tensorboard is not None:
+            require_tensorboard()
+        reports = _write_all(chosen.out, chosen.comparison, chosen.tensorboard)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return ExitCode.DO_NOT_RESTART
     except OSError as error:
         print(f"error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return ExitCode.DO_NOT_RESTART
-    print("\n\n".join(format_report(report) for report in reports))
     return VIOLATED if any(report["violations"] for report in reports) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m train.report", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("out", nargs="+", type=Path, metavar="DIR", help="the --out folder of a run")
+    parser.add_argument(
+        "--comparison",
+        type=Path,
+        metavar="FILE",
+        help="where the page of several runs goes; default: comparison.html beside the first run",
+    )
+    parser.add_argument(
+        "--tensorboard",
+        type=Path,
+        metavar="LOGDIR",
+        help="also write scalars by step for TensorBoard, a folder for each run (extra `tensorboard`)",
+    )
+    return parser
+
+
+def _write_all(outs: Sequence[Path], comparison: Path | None, logdir: Path | None) -> list[dict[str, Any]]:
+    """Write the files of all runs and what is asked for beside, print what there is; the reports."""
+    runs = []
+    for name, out in zip(run_names(outs), outs, strict=True):
+        evidence, report = _judge(out)
+        print(format_report(report), end="\n" if out is outs[-1] else "\n\n")
+        if logdir is not None:
+            write_scalars(evidence, logdir / name)
+        runs.append(make_run(name, evidence, report))
+    if len(runs) > 1 or comparison is not None:
+        page = comparison or outs[0].absolute().parent / "comparison.html"
+        _publish(page, render_comparison(runs))
+        print(f"\ncomparison            {page}")
+    return [dict(run.report) for run in runs]
+
+
+def run_names(outs: Sequence[Path]) -> list[str]:
+    """A name for each run that no other has: its folder's, with as much of the path as that takes."""
+    parts = [out.absolute().parts[1:] for out in outs]
+    names = []
+    for index, own in enumerate(parts):
+        others = [other for place, other in enumerate(parts) if place != index and other != own]
+        depth = 1
+        while depth < len(own) and any(other[-depth:] == own[-depth:] for other in others):
+            depth += 1
+        names.append("-".join(own[-depth:]) or "run")
+    return names
 
 
 def _digests_agree(evidence: Evidence, violations: Sequence[Violation]) -> bool | None:
@@ -184,8 +248,8 @@ def _spread(spread: dict[str, float | None]) -> str:
 def _heals(report: dict[str, Any]) -> str:
     if not report["heals"]:
         return "0"
-    rate = report["heal_mb_per_s"]
-    speed = "" if rate is None else f", {rate:.1f} MB/s"
+    rate, size = report["heal_mb_per_s"], report["heal_mb"]["p50"]
+    speed = "" if rate is None else f", {size:.1f} MB at {rate:.1f} MB/s"
     return f"{report['heals']} ({_spread(report['heal_s'])}{speed})"
 
 
@@ -226,6 +290,18 @@ def _save_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         without = f"without a commit {_spread(report['disaster_s'])}"
         rows.append(("disaster restores", f"{report['disaster_restores']}, {again}, {without}"))
     return rows
+
+
+def _unfinished_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where the run did not come to its end: what is known last of each group."""
+    last = report["last_signs"]
+    if all(_ended_well(one) for one in last):
+        return []
+    return [(f"group {one['group']} at the end", one["said"]) for one in last]
+
+
+def _ended_well(last: dict[str, Any]) -> bool:
+    return bool(last["ending"] == Ending.FINISHED or (last["ending"] == Ending.EXITED and last["code"] == 0))
 
 
 def _stood_still(blocked_s: dict[str, float | None]) -> str:

@@ -1,38 +1,41 @@
-"""The report of a run as one self-contained page: loss curve, a timeline per group, where time went."""
+"""The report of a run as one self-contained page: what happened, when, to whom, and what it cost."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from replica.goodput import Cause
-from replica.ledger import EventKind, KillTarget, Outcome
+from replica.ledger import EventKind, KillTarget
+from train import report_charts
 from train.evidence.eras import Eras, find_eras
 from train.evidence.figures import last_commits
 from train.evidence.files import Event, Evidence
 from train.evidence.goodput import shares_by_cause
-from train.evidence.history import is_death, lives
+from train.evidence.timeline import Timeline, find_timeline
+from train.report_charts import COLOURS, Axis, Mark, Series, seconds_label, words
 
-WIDTH, LEFT, RIGHT = 960, 70, 20
-LOSS_HEIGHT, ROW_HEIGHT, TOP = 260, 28, 14
-MAX_POINTS = 2000
+MAX_ROWS = 200
+S = "\u00a0s"  # a line does not break before the unit
+LOSS_COLOUR = "#3b82c4"
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222 }
-pre { background: #f4f4f2; padding: 1em; overflow-x: auto }
-svg { width: 100%; height: auto } svg text { font: 12px system-ui, sans-serif; fill: #444 }
-.axis { stroke: #999; fill: none } .loss { stroke: #1f5fa8; stroke-width: 1.6; fill: none }
-.kill { stroke: #c2372e; stroke-dasharray: 3 2 } .alive { fill: #cfe3f5 } .heal { fill: #e9a93a }
-.committed { fill: #1f5fa8 } .failed { fill: #c2372e }
-.save { stroke: #2e8b57; stroke-width: 1.6 } .save-failed { stroke: #c2372e; stroke-width: 1.6 }
-.disaster { stroke: #111; stroke-width: 2.4 }
-.swatch { display: inline-block; width: 1em; height: .8em }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 1.5rem auto; padding: 0 1rem }
+body { color: #222; background: #fff; overflow-wrap: anywhere } h1 { font-size: 1.4rem }
+h2 { font-size: 1.1rem; margin: 2rem 0 .4rem } p { margin: .3rem 0 } .wide { overflow-x: auto }
+pre { background: #8881; padding: 1em; overflow-x: auto; font-size: .85rem }
+.kept { color: #1a7f37 } .broken { color: #b3261e }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .6rem }
+.tiles div { background: #8881; padding: .5rem .7rem } .tiles b { display: block; font-size: 1.25rem }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; overflow-wrap: normal }
+th, td { text-align: left; padding: .2rem .6rem .2rem 0; vertical-align: top }
+th { border-bottom: 1px solid #8888 } td + td, th + th { padding-left: .2rem }
+@media (max-width: 40rem) {
+  body { margin: .6rem auto } table { font-size: .75rem } th, td { padding-right: .3rem }
+}
+@media (prefers-color-scheme: dark) {
+  body { background: #16181c; color: #e3e3e3 } .kept { color: #57c96f } .broken { color: #ff8a80 }
+}
 """
-SLICES = {
-    Cause.PRODUCTIVE: "#1f5fa8", Cause.REDUCE: "#5fa88f", Cause.QUORUM: "#7a5fa8", Cause.SAVE: "#2e8b57",
-    Cause.ENDED_ATTEMPT: "#c2372e", Cause.DETECTION: "#7d1f1a", Cause.RECONFIGURING: "#b58bd6",
-    Cause.HEALING: "#e9a93a", Cause.RESTARTING: "#d98880", Cause.SPARE: "#bcd3e6",
-    Cause.NOT_PROVISIONED: "#dddddd", Cause.RESTORED_OVER: "#111111",
-}  # fmt: skip
 
 
 def render_html(evidence: Evidence, report: Mapping[str, Any], summary: str) -> str:
@@ -40,175 +43,221 @@ def render_html(evidence: Evidence, report: Mapping[str, Any], summary: str) -> 
 
     It needs nothing from outside and runs no script.
     """
-    axis = _TimeAxis(evidence)
     eras = find_eras(evidence)
-    parts = [
-        "<h1>What this run amounted to</h1>",
-        f"<pre>{escape(summary)}</pre>",
-        "<h2>Loss</h2><p>Red lines: kills. Black lines: all groups had died, and a save was read.</p>",
-        _loss_curve(evidence, eras, axis),
-        "<h2>Timeline of each replica group</h2>",
-        "<p>Pale: alive. Blue: committed attempts. Amber: heals. Red: failed attempts; red lines: kills. "
-        "Green ticks: saves made; red ticks: saves that failed. Black lines: saves read.</p>",
-        _timelines(evidence, axis),
-        "<h2>Where the time went</h2>",
-        _time_bar(report),
-    ]
-    head = f'<meta charset="utf-8"><title>Headway report</title><style>{STYLE}</style>'
+    timeline = find_timeline(evidence, eras)
+    axis = Axis(low=0.0, high=max(timeline.end_t - timeline.begin_t, 1e-9), label=seconds_label)
+    return page(
+        f"Headway: {evidence.out.name}",
+        [
+            _verdict(report),
+            _tiles(report),
+            f"<details><summary>All figures</summary><pre>{escape(summary)}</pre></details>",
+            _loss(evidence, eras, timeline, axis),
+            _timelines(evidence, timeline, axis),
+            _where_time_went(report),
+            _kills(report),
+            _saves(evidence, report, timeline),
+            _last_signs(report),
+        ],
+    )
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """A whole document around its parts, with the style of all reports."""
+    head = (
+        '<meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>'
+        f"<title>{escape(title)}</title><style>{STYLE}{report_charts.STYLE}</style>"
+    )
+    body = "\n".join(part for part in parts if part)
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n'
-        + "\n".join(parts)
-        + "\n</body></html>\n"
+        f"<h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
 
 
-class _TimeAxis:
-    """Maps seconds since the epoch to places across the page."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        times = [event.t for event in evidence.events] + [line.t for line in evidence.lines]
-        self.start = min(times, default=0.0)
-        self.end = max(times, default=1.0)
-        self.span_s = max(self.end - self.start, 1e-9)
-
-    def x(self, t: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (t - self.start) / self.span_s
-
-    def labels(self, y: float) -> str:
-        """The seconds since the start, at five places."""
-        marks = [self.start + self.span_s * part / 4 for part in range(5)]
-        return "".join(_text(self.x(t), y, f"{t - self.start:.0f} s", "middle") for t in marks)
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts, which are escaped here; of more than MAX_ROWS rows the last ones."""
+    all_rows = list(rows)
+    shown = "".join(_tr(row, "td") for row in all_rows[-MAX_ROWS:])
+    left_out = len(all_rows) - MAX_ROWS
+    note = f"<p>{left_out} earlier rows are left out here.</p>" if left_out > 0 else ""
+    return f'<div class="wide"><table>{_tr(heads, "th")}{shown}</table>{note}</div>'
 
 
-def _loss_curve(evidence: Evidence, eras: Eras, axis: _TimeAxis) -> str:
-    points = [(line.t, line.loss) for line in last_commits(evidence, eras) if line.loss is not None]
-    if not points:
-        return "<p>No step was committed.</p>"
-    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
-    scale = (LOSS_HEIGHT - 2 * TOP) / max(high - low, 1e-9)
-    thinned = points[:: len(points) // MAX_POINTS + 1]
-    path = " ".join(f"{axis.x(t):.1f},{TOP + (high - loss) * scale:.1f}" for t, loss in thinned)
-    body = [
-        f'<polyline class="axis" points="{LEFT},{TOP} {LEFT},{LOSS_HEIGHT} {WIDTH - RIGHT},{LOSS_HEIGHT}"/>',
-        _text(LEFT - 6, TOP + 4, f"{high:.2f}", "end"),
-        _text(LEFT - 6, LOSS_HEIGHT - TOP + 4, f"{low:.2f}", "end"),
-        *_kill_marks(evidence, axis, TOP, LOSS_HEIGHT),
-        *(_read_mark(axis, era.reads[0], TOP, LOSS_HEIGHT) for era in eras.disasters),
-        f'<polyline class="loss" points="{path}"/>',
-        axis.labels(LOSS_HEIGHT + 16),
-    ]
-    return _svg(body, LOSS_HEIGHT + 24)
+def _tr(cells: Sequence[str], tag: str) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
-def _timelines(evidence: Evidence, axis: _TimeAxis) -> str:
-    groups = sorted({*evidence.ledgers, *range(evidence.job.groups if evidence.job else 0)})
-    body: list[str] = []
-    for row, group in enumerate(groups):
-        y = TOP + row * ROW_HEIGHT
-        body += [_text(LEFT - 6, y + 14, f"group {group}", "end"), *_row(evidence, axis, group, y)]
-        body += _kill_marks(evidence, axis, y - 3, y + ROW_HEIGHT - 7, group)
-        body += _save_marks(evidence, axis, y, group)
-    height = TOP + len(groups) * ROW_HEIGHT
-    return _svg([*body, axis.labels(height + 10)], height + 18)
+def _verdict(report: Mapping[str, Any]) -> str:
+    violations = report["violations"]
+    if not violations:
+        return '<p class="kept">No broken promise.</p>'
+    said = "".join(f"<li>{escape(one['kind'])}: {escape(one['text'])}</li>" for one in violations[:20])
+    return f'<p class="broken">BROKEN PROMISES: {len(violations)}</p><ul class="broken">{said}</ul>'
 
 
-def _row(evidence: Evidence, axis: _TimeAxis, group: int, y: float) -> list[str]:
-    alive = [_bar(axis, start, end, y, 18, "alive") for start, end in _alive(evidence, group, axis.end)]
-    heals = [
-        _bar(axis, event.t - event.number("seconds"), event.t, y, 18, "heal")
-        for event in evidence.of(EventKind.HEAL)
-        if event.group == group
-    ]
-    attempts = [
-        _bar(axis, line.t - line.seconds.total, line.t, y + 6, 6, _attempt_class(line.outcome))
-        for line in evidence.ledgers.get(group, ())
-    ]
-    return [*alive, *heals, *attempts]
-
-
-def _attempt_class(outcome: Outcome) -> str:
-    return "committed" if outcome is Outcome.COMMITTED else "failed"
-
-
-def _alive(evidence: Evidence, group: int, end: float) -> list[tuple[float, float]]:
-    """When the lives of a group began and ended, in seconds since the epoch."""
-    starts = [index for index, (number, _) in lives(evidence) if number == group]
-    spans = []
-    for index in starts:
-        events = evidence.events[index:]
-        if events:
-            deaths = (event.t for event in events if event.group == group and is_death(event))
-            spans.append((events[0].t, next(deaths, end)))
-    return spans
-
-
-def _kill_marks(
-    evidence: Evidence, axis: _TimeAxis, top: float, bottom: float, group: int | None = None
-) -> Iterable[str]:
-    for kill in evidence.of(EventKind.KILL):
-        target = str(kill.values["target"])
-        if group is not None and kill.group != group:
-            continue
-        who = "the Lighthouse" if target == KillTarget.LIGHTHOUSE else f"{target} of group {kill.group}"
-        yield _mark(axis, kill.t, top, bottom, "kill", f"kill of {who}")
-
-
-def _save_marks(evidence: Evidence, axis: _TimeAxis, y: float, group: int) -> Iterable[str]:
-    """The saves that a group made, failed to make, and read."""
-    for event in evidence.of(EventKind.SAVE, EventKind.SAVE_FAILED, EventKind.BACKSTOP_READ):
-        if event.group != group:
-            continue
-        match event.kind:
-            case EventKind.BACKSTOP_READ:
-                yield _read_mark(axis, event, y - 3, y + ROW_HEIGHT - 7)
-            case EventKind.SAVE:
-                yield _mark(axis, event.t, y - 3, y + 4, "save", f"save of step {event.integer('step')}")
-            case _:
-                what = f"save of step {event.integer('step')} failed: {event.values['reason']}"
-                yield _mark(axis, event.t, y - 3, y + 4, "save-failed", what)
-
-
-def _read_mark(axis: _TimeAxis, read: Event, top: float, bottom: float) -> str:
-    what = f"step {read.integer('step')} read from a save"
-    return _mark(axis, read.t, top, bottom, "disaster", what)
-
-
-def _mark(axis: _TimeAxis, t: float, top: float, bottom: float, css: str, what: str) -> str:
-    """A line across, which tells what it is and when it was."""
-    x, told = f"{axis.x(t):.1f}", escape(f"{what} at {t - axis.start:.1f} s")
+def _tiles(report: Mapping[str, Any]) -> str:
+    ratio = report["goodput"]["ratio"]
+    figures = (
+        ("steps committed", str(report["steps_committed"])),
+        ("wall time", seconds_label(report["wall_s"])),
+        ("kills", str(report["kills"])),
+        ("goodput", "unknown" if ratio is None else f"{ratio:.1%}"),
+        ("final loss", _number(report["final_loss"], "", 3)),
+        ("steps discarded", str(report["steps_discarded"])),
+        ("steps replayed", str(report["steps_replayed"])),
+        ("survivors stalled, longest", _number(report["survivor_stall_s"]["max"], S, 2)),
+        ("killed group back in, median", _number(report["rejoin_s"]["p50"], S, 1)),
+    )
     return (
-        f'<line class="{css}" x1="{x}" x2="{x}" y1="{top:.0f}" y2="{bottom:.0f}"><title>{told}</title></line>'
+        f'<div class="tiles">{"".join(f"<div>{name}<b>{value}</b></div>" for name, value in figures)}</div>'
     )
 
 
-def _time_bar(report: Mapping[str, Any]) -> str:
-    """One bar of all groups' seconds, cut by what they went into, and its legend."""
-    shares = {Cause(name): share for name, share in shares_by_cause(report["goodput"]).items()}
-    body, x = [], float(LEFT)
-    for name, share in shares.items():
-        width = (WIDTH - LEFT - RIGHT) * share
-        body.append(f'<rect x="{x:.1f}" y="{TOP}" width="{width:.1f}" height="30" fill="{SLICES[name]}"/>')
-        x += width
-    legend = "".join(
-        f'<li><span class="swatch" style="background:{SLICES[name]}"></span> {_words(name)} {share:.1%}</li>'
-        for name, share in shares.items()
+def _number(value: float | None, unit: str, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def _loss(evidence: Evidence, eras: Eras, timeline: Timeline, axis: Axis) -> str:
+    series = Series(name="loss", colour=LOSS_COLOUR, points=loss_by_time(evidence, eras, timeline.begin_t))
+    marks = [_kill_mark(kill, timeline) for kill in evidence.of(EventKind.KILL)]
+    marks += [_read_mark(era.reads[0], timeline) for era in eras.disasters]
+    note = "<p>Dashed red lines: kills. Thick grey lines: all groups had died, and a save was read.</p>"
+    return f"<h2>Loss</h2>{note}{report_charts.curves([series], axis, marks)}"
+
+
+def loss_by_time(evidence: Evidence, eras: Eras, begin_t: float) -> list[tuple[float, float]]:
+    """(seconds since begin_t, loss) of each step that counts in the end."""
+    lines = last_commits(evidence, eras)
+    return sorted((line.t - begin_t, line.loss) for line in lines if line.loss is not None)
+
+
+def _timelines(evidence: Evidence, timeline: Timeline, axis: Axis) -> str:
+    rows = [
+        (group, intervals, _marks(evidence, timeline, group)) for group, intervals in timeline.groups.items()
+    ]
+    present = {each.cause for each in timeline.intervals}
+    note = "<p>Dashed red: kills. Green: saves; orange: saves that failed. Thick grey: saves read.</p>"
+    legend = report_charts.legend((COLOURS[cause], words(cause)) for cause in Cause if cause in present)
+    chart = report_charts.timelines(rows, axis, timeline.begin_t)
+    return f"<h2>What each group did</h2>{legend}{chart}{note}"
+
+
+def _marks(evidence: Evidence, timeline: Timeline, group: int) -> list[Mark]:
+    """The kills of a group, and the saves that it made, failed to make, and read."""
+    own = [event for event in evidence.events if event.group == group]
+    found = [_kill_mark(event, timeline) for event in own if event.kind is EventKind.KILL]
+    for event in own:
+        at, step = event.t - timeline.begin_t, event.integer("step")
+        if event.kind is EventKind.SAVE:
+            found.append(Mark(at=at, css="save", what=f"save of step {step}"))
+        elif event.kind is EventKind.SAVE_FAILED:
+            what = f"save of step {step} failed: {event.values['reason']}"
+            found.append(Mark(at=at, css="save-failed", what=what))
+        elif event.kind is EventKind.BACKSTOP_READ:
+            found.append(_read_mark(event, timeline))
+    return found
+
+
+def _kill_mark(kill: Event, timeline: Timeline) -> Mark:
+    return Mark(at=kill.t - timeline.begin_t, css="kill", what=f"kill of {_who(kill.values)}")
+
+
+def _read_mark(read: Event, timeline: Timeline) -> Mark:
+    what = f"step {read.integer('step')} read from a save"
+    return Mark(at=read.t - timeline.begin_t, css="disaster", what=what)
+
+
+def _who(kill: Mapping[str, Any]) -> str:
+    """What a kill hit."""
+    target, group = str(kill["target"]), kill["group"]
+    if target == KillTarget.LIGHTHOUSE:
+        return "the Lighthouse"
+    if target == KillTarget.GROUP:
+        return f"group\u00a0{group}"
+    rank = f" {kill['rank']}" if target == KillTarget.RANK and kill["rank"] is not None else ""
+    return f"{target}{rank} of group {group}"
+
+
+def _where_time_went(report: Mapping[str, Any]) -> str:
+    account = report["goodput"]
+    shares = [(Cause(name), share) for name, share in shares_by_cause(account).items()]
+    seconds = {**account["lost_s_by_cause"], str(Cause.PRODUCTIVE): account["productive_s"]}
+    rows = "".join(
+        f"<tr><td>{report_charts.swatch(COLOURS[cause])} {words(cause)}</td>"
+        f"<td>{seconds[cause]:.1f} s</td><td>{share:.1%}</td></tr>"
+        for cause, share in sorted(shares, key=lambda one: -one[1])
     )
-    return f"{_svg(body, TOP + 40)}<ul>{legend}</ul>"
+    heads = _tr(("cause", "all groups", "share"), "th")
+    bar = report_charts.stacked(shares)
+    return f'<h2>Where the time went</h2>{bar}<table class="causes">{heads}{rows}</table>'
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+def _kills(report: Mapping[str, Any]) -> str:
+    """One row for each kill: how it was survived."""
+    if not report["survival"]:
+        return ""
+    heads = ("at", "killed", "at step", "others waited", "back after", "rounds again", "cost")
+    rows = [
+        (
+            f"{kill['t']:.1f}{S}",
+            _who(kill),
+            str(kill["step"]),
+            _number(kill["stall_s"], S, 2),
+            _number(kill["rejoin_s"], S, 1),
+            str(kill["rounds_recomputed"]),
+            f"{kill['lost_s']:.1f}{S}",
+        )
+        for kill in report["survival"]
+    ]
+    note = (
+        "<p>Others waited: for their next commit, beyond a typical step. Back after: until the killed group "
+        "committed again; - if it did not. Rounds again: rounds that were computed once more until the next "
+        "kill. Cost: seconds of all groups together.</p>"
+    )
+    return f"<h2>How each kill was survived</h2>{table(heads, rows)}{note}"
 
 
-def _bar(axis: _TimeAxis, start: float, end: float, y: float, height: float, css: str) -> str:
-    left, right = axis.x(max(start, axis.start)), axis.x(end)
-    width = max(right - left, 0.5)
-    return f'<rect class="{css}" x="{left:.1f}" y="{y:.0f}" width="{width:.1f}" height="{height:.0f}"/>'
+def _saves(evidence: Evidence, report: Mapping[str, Any], timeline: Timeline) -> str:
+    """The saves that were made or failed, and the disasters that they were for."""
+    made = evidence.of(EventKind.SAVE, EventKind.SAVE_FAILED, EventKind.BACKSTOP_READ)
+    if not made:
+        return ""
+    rows = [
+        (f"{event.t - timeline.begin_t:.1f}{S}", str(event.group), str(event.integer("step")), *_save(event))
+        for event in made
+    ]
+    said = f"{report['backstop_saves']} saves, {report['saves_failed']} failed."
+    if report["disaster_restores"]:
+        longest = _number(report["disaster_s"]["max"], S, 1)
+        said += f" All groups died {report['disaster_restores']} times: "
+        said += f"{report['steps_restored_over']} committed steps were computed again, "
+        said += f"and at most {longest} passed without a commit."
+    heads = ("at", "group", "step", "what", "took", "stood still")
+    return f"<h2>Saves</h2><p>{said}</p>{table(heads, rows)}"
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _save(event: Event) -> tuple[str, str, str]:
+    """What an event says of a save: what happened, how long it took, how long training stood still."""
+    took = f"{event.number('seconds'):.2f}{S}"
+    size = f"{event.number('bytes') / 1e6:.1f} MB"
+    match event.kind:
+        case EventKind.SAVE:
+            return f"saved, {size}", took, f"{event.number('blocked_s') * 1000:.1f} ms"
+        case EventKind.BACKSTOP_READ:
+            return f"READ after all groups had died, {size}", took, "-"
+        case _:
+            return f"FAILED: {event.values['reason']}", "-", "-"
 
 
-def _svg(body: Sequence[str], height: float) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img">{"".join(body)}</svg>'
+def _last_signs(report: Mapping[str, Any]) -> str:
+    heads = ("group", "steps", "last sign", "how it ended")
+    rows = [
+        (str(one["group"]), _count(one["steps"]), _number(one["t"], S, 1), one["said"])
+        for one in report["last_signs"]
+    ]
+    return f"<h2>The last of each group</h2>{table(heads, rows)}" if rows else ""
+
+
+def _count(steps: int | None) -> str:
+    return "-" if steps is None else str(steps)

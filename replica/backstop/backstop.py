@@ -4,20 +4,22 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from replica.backstop.deadline import Deadline
 from replica.backstop.manifest import Facts
 from replica.backstop.names import SaveName
 from replica.backstop.schedule import Schedule, writer_of
 from replica.backstop.staging import Staging
 from replica.backstop.store import Store, StoreError
 from replica.backstop.vault import Vault
-from replica.backstop.writing import SaveFailedError, Written, write_save
+from replica.backstop.writing import Fenced, SaveFailedError, Written, write_save
 from replica.config import BackstopConfig
 from replica.mesh import Ranks
 from replica.state import TrainingState
@@ -27,6 +29,8 @@ LOG = logging.getLogger("headway")
 NICENESS = 10
 # By how much the ranks of a group outlast a save: they learn of its end from each other.
 PATIENCE_S = 60.0
+# How long training may stand still to see whether a save is published.
+LOOK_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +99,17 @@ class Backstop:
         )
         self._staging = Staging(state, DeviceMesh.from_group(self._process_group, "cpu"))
         self.vault = Vault(
-            store=self._store, staging=self._staging, process_group=self._process_group, ranks=ranks
+            store=self._store,
+            staging=self._staging,
+            process_group=self._process_group,
+            ranks=ranks,
+            timeout_s=config.timeout_s,
         )
         self._thread: threading.Thread | None = None
         self._newest: Boundary | None = None
         self._begun_s = time.monotonic()
         self._begun_step = -1
+        self._first_commit = True
         self._failure: str | None = None
 
     def after_commit(self, boundary: Boundary) -> None:
@@ -108,29 +117,42 @@ class Backstop:
 
         That of the last step is made by `finish`: others may still be waiting for this group.
         """
-        self._newest = boundary
+        if self._first_commit and boundary.step > 1:
+            # How old the newest save is, only those know who were here before: better one too many.
+            self._begun_s = float("-inf")
+        self._newest, self._first_commit = boundary, False
         if self._writes(boundary) and boundary.step < self._schedule.last_step and self._due(boundary.step):
             self._save(boundary)
+
+    def moved(self, boundary: Boundary | None) -> None:
+        """The state is not that of the last commit any more: of a save that was read, or of a peer (None)."""
+        self._newest = boundary
 
     def finish(self, boundary: Boundary | None = None, *, limit_s: float) -> str | None:
         """Save a boundary, the newest by default, if it is this group's to save; wait until it is durable.
 
-        Blocks at most `limit_s`, or twice that where another save is still being written. Returns
-        a sentence where the state is not safe, None where it is, or is not this group's to save.
+        Blocks at most `limit_s`, and some seconds to see what is there. Returns a sentence where the
+        state is not safe though it was this group's to save, else None.
         """
-        self._wait(limit_s)
+        deadline_s = time.monotonic() + limit_s
+        self._wait(deadline_s)
         last = boundary or self._newest
         if last is None or not self._writes(last) or self.is_saved(last.step):
             return None
         if self._begun_step < last.step:
             self._save(last)
-            self._wait(limit_s)
-        rows = self._ranks.share([self._busy, self._failure is not None])
+            self._wait(deadline_s)
+        failure, late = self._failure, self._busy or self._begun_step < last.step
+        rows = self._ranks.share([late, failure is not None])
         if any(row[0] for row in rows):
-            self._fail(last.step, f"it was not written within {limit_s:g} s")
-        if self._failure is None and any(row[1] for row in rows):
+            return self._fail(last.step, f"it was not written within {limit_s:g} s")
+        if failure is None and any(row[1] for row in rows):
             return f"the save of step {last.step} failed on another rank"
-        return self._failure
+        return failure
+
+    def knows_of_saves(self) -> bool:
+        """Whether `is_saved` can tell: this group has taken part in the step that it holds."""
+        return self._newest is not None
 
     def is_saved(self, step: int) -> bool:
         """Whether the save of this step is published, by this group or by one that had it to do before."""
@@ -138,7 +160,7 @@ class Backstop:
         found = False
         if self._ranks.rank == 0 and since is not None:
             try:
-                names = self._store.published()
+                names = self._store.bounded("listing saves", Deadline(LOOK_S), self._store.published)
             except StoreError:
                 names = []
             found = any(name.step == step and name.quorum_id >= since for name in names)
@@ -160,41 +182,56 @@ class Backstop:
     def _busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _wait(self, limit_s: float) -> None:
+    def _wait(self, deadline_s: float) -> None:
         if self._thread is not None:
-            self._thread.join(limit_s)
+            self._thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _save(self, boundary: Boundary) -> None:
         if any(row[0] for row in self._ranks.share([self._busy])):
             self._put_off()
             return
-        began_s, self._overdue = time.monotonic(), False
-        self._staging.copy()
+        began_s = time.monotonic()
+        self._begun_s, self._begun_step, self._overdue = began_s, boundary.step, False
+        problem = self._copy()
+        if any(row[0] for row in self._ranks.share([problem is not None])):
+            self._fail(boundary.step, problem or "another rank could not copy its state")
+            return
         blocked_s = time.monotonic() - began_s
-        self._begun_s, self._begun_step = began_s, boundary.step
-        self._thread = threading.Thread(
-            target=self._write, args=(boundary, blocked_s), name="headway-backstop", daemon=True
-        )
+        work = (boundary, self._facts(boundary.digest), self._staging.tensors(), blocked_s)
+        self._thread = threading.Thread(target=self._write, args=work, name="headway-backstop", daemon=True)
         self._thread.start()
+
+    def _copy(self) -> str | None:
+        """Copy the state; why that was not possible, for want of memory for example."""
+        try:
+            self._staging.copy()
+        except (RuntimeError, MemoryError) as error:
+            return f"the state could not be copied ({type(error).__name__}: {error})"
+        return None
 
     def _put_off(self) -> None:
         if not self._overdue and self._ranks.rank == 0:
             self._on_late(self._begun_step, time.monotonic() - self._begun_s)
         self._overdue = True
 
-    def _write(self, boundary: Boundary, blocked_s: float) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    def _write(
+        self, boundary: Boundary, facts: Facts, tensors: Mapping[str, torch.Tensor], blocked_s: float
+    ) -> None:
         name = SaveName(step=boundary.step, quorum_id=boundary.quorum_id, incarnation=self._incarnation)
         try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
             written = write_save(
                 self._store,
                 name,
-                self._facts(boundary.digest),
-                self._staging.tensors(),
+                facts,
+                tensors,
                 process_group=self._process_group,
                 keep=self._config.keep,
                 timeout_s=self._config.timeout_s,
             )
+        except Fenced as fenced:
+            self._failure = None  # the job has a newer save than this one
+            LOG.info("%s", fenced)
         except SaveFailedError as error:
             self._fail(boundary.step, str(error))
         except Exception as error:
@@ -205,8 +242,10 @@ class Backstop:
             if self._ranks.rank == 0:
                 self._on_saved(Saved(name=name, written=written, blocked_s=blocked_s))
 
-    def _fail(self, step: int, reason: str) -> None:
-        self._failure = f"the save of step {step} at {self._store.url} failed: {reason}"
+    def _fail(self, step: int, reason: str) -> str:
+        sentence = f"the save of step {step} at {self._store.url} failed: {reason}"
+        self._failure = sentence
         if self._ranks.rank == 0:
-            LOG.error("%s", self._failure)
+            LOG.error("%s", sentence)
             self._on_failed(step, reason)
+        return sentence

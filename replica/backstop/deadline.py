@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class TooLateError(Exception):
-    """What was begun did not end in time, and goes on alone."""
+    """What was begun did not end in time, and goes on alone. Its text is the rest of a sentence."""
 
 
 class Deadline:
@@ -21,13 +21,19 @@ class Deadline:
     """
 
     def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self._clock, self._timeout_s = clock, timeout_s
         self._end_s = clock() + timeout_s
 
     @property
     def passed(self) -> bool:
         """Whether nobody waits any more for what is being done."""
         return self._clock() >= self._end_s
+
+    def missed(self) -> TooLateError:
+        """What is raised by work that finds the deadline `passed`."""
+        return TooLateError(
+            f"it was not done within {self._timeout_s:g} s: is the store reachable, and fast enough?"
+        )
 
     def run(self, work: Callable[[], T]) -> T:
         """The result of `work`, or what it raises. Blocks; raises TooLateError at the deadline."""
@@ -43,7 +49,7 @@ class Deadline:
         thread.start()
         thread.join(max(0.0, self._end_s - self._clock()))
         if not done:
-            raise TooLateError
+            raise self.missed()
         result, error = done[0]
         if error is not None:
             raise error

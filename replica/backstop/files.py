@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from replica.backstop.deadline import TooLateError
 from replica.errors import UserError
 
 _BUFFER_BYTES = 1 << 16
@@ -19,6 +20,7 @@ _PACKAGES = {
     "abfs": "adlfs",
     "az": "adlfs",
 }
+_OF_ONE_FILE = frozenset({errno.EIO, errno.ELOOP, errno.ESTALE, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
 _OBJECT_STORES = frozenset({*_PACKAGES, "adl", "abfss", "oci", "oss", "r2", "memory"})
 
 
@@ -88,7 +90,10 @@ class LocalFiles:
 
     def make_folder(self, path: str) -> None:
         folder = self._root / path
+        new = [parent for parent in folder.parents if not parent.exists()]
         folder.parent.mkdir(parents=True, exist_ok=True)
+        for parent in new:
+            _sync(parent.parent)
         folder.mkdir()
 
     def open_to_read(self, path: str) -> IO[bytes]:
@@ -201,15 +206,33 @@ def files_at(url: str) -> Files:
     import fsspec.core  # type: ignore[import-untyped]
 
     try:
-        # Others write to the same place: what was there a moment ago says nothing.
-        filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        try:
+            # Others write to the same place: what was there a moment ago says nothing.
+            filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except TypeError:  # SFTP, for one, keeps no listings, and does not know the option
+            filesystem, root = fsspec.core.url_to_fs(url)
     except ImportError as error:
         package = _PACKAGES.get(scheme, f"the fsspec package for {scheme}")
-        raise UserError(f"backstop url {url}: install {package} to use it ({_first_line(error)})") from None
+        raise UserError(f"backstop url {url}: install {package} to use it ({sentence_of(error)})") from None
     except ValueError as error:
-        raise UserError(f"backstop url {url} cannot be used: {_first_line(error)}") from None
+        raise UserError(f"backstop url {url} cannot be used: {sentence_of(error)}") from None
     return RemoteFiles(filesystem, root, url)
 
 
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+def sentence_of(error: BaseException) -> str:
+    """What an error of a file system says, on one line of bounded length."""
+    if isinstance(error, OSError) and error.errno is not None:
+        place = f" ({error.filename})" if error.filename else ""
+        hint = ": make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        return f"{error.strerror or errno.errorcode.get(error.errno, 'error')}{place}{hint}"[:500]
+    text = " ".join(str(error).split())
+    return (text if isinstance(error, TooLateError) else f"{type(error).__name__}: {text}")[:500]
+
+
+def concerns_one_file(error: OSError) -> bool:
+    """Whether an error can be that of one file or folder alone: broken, forbidden, or gone.
+
+    Not those of a network, of a time limit, or of this process.
+    """
+    kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+    return isinstance(error, kinds) or error.errno in _OF_ONE_FILE

@@ -25,7 +25,7 @@ class SaveName:
     def __post_init__(self) -> None:
         if not 0 <= self.step <= MAX_NUMBER or not 0 <= self.quorum_id <= MAX_NUMBER:
             raise ValueError(
-                f"step {self.step} or quorum id {self.quorum_id} is which is not between 0 and {MAX_NUMBER}"
+                f"step {self.step} or quorum id {self.quorum_id} is not between 0 and {MAX_NUMBER}"
             )
         if not re.fullmatch("[0-9a-f]{8}", self.incarnation):
             raise ValueError(f"incarnation {self.incarnation[:80]!r} is not 8 hexadecimal digits")

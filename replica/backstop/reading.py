@@ -4,8 +4,9 @@ import dataclasses
 import io
 import math
 import warnings
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,10 +20,13 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from replica.backstop.storage import METADATA
-from replica.backstop.store import Save, Store, StoreError, sentence_of
+from replica.backstop.deadline import Deadline
+from replica.backstop.files import sentence_of
+from replica.backstop.store import METADATA, Save, Store, StoreError
 from replica.backstop.unpickling import read_metadata
 from replica.mesh import sibling_death_ends_the_group
+
+T = TypeVar("T")
 
 
 def read_save(
@@ -33,25 +37,28 @@ def read_save(
     process_group: dist.ProcessGroup | None,
     rank: int,
     world_size: int,
+    timeout_s: float | None = None,
 ) -> None:
     """Fill `tensors` (host memory, DTensors where they are sharded) in place from a save.
 
     A collective over process_group, None for a process on its own; every rank takes what it holds,
     however many ranks wrote the save. The save must hold exactly these names, types and full
-    shapes. Checksums of the tensors' files are not checked here: `Store.verify` does that. Raises
+    shapes. Checksums of the tensors' files are not checked here: `Store.verify` does that. timeout_s:
+    how long the store may take; what hangs then is left behind, and changes no tensor. Raises
     StoreError on all ranks if any rank failed, the tensors being half filled then, and RestartError
     when a rank is gone.
     """
     with sibling_death_ends_the_group():
         metadata, problem = None, None
+        deadline = None if timeout_s is None else Deadline(timeout_s)
         try:
-            metadata = _metadata_of(store, save)
+            metadata = _metadata_of(store, save, deadline)
             _check_tensors(save, metadata, tensors)
         except StoreError as error:
             problem = str(error)
         _agree(problem, process_group, world_size)
         assert metadata is not None
-        _load(dict(tensors), _SaveReader(store, save, metadata), process_group)
+        _load(dict(tensors), _SaveReader(store, save, metadata, deadline), process_group)
 
 
 def contents_of(store: Store, save: Save) -> Mapping[str, torch.Tensor]:
@@ -80,7 +87,7 @@ def read_part(store: Store, save: Save, tensors: Mapping[str, torch.Tensor]) -> 
     wanted = {name: saved[name] for name in tensors if name in saved}
     part = dataclasses.replace(metadata, state_dict_metadata=wanted)
     _check_tensors(save, part, tensors)
-    _load(dict(tensors), _SaveReader(store, save, part), None)
+    _load(dict(tensors), _SaveReader(store, save, part, None), None)
 
 
 def _agree(problem: str | None, process_group: dist.ProcessGroup | None, world_size: int) -> None:
@@ -106,14 +113,15 @@ def _load(tensors: dict[str, Any], reader: StorageReader, process_group: dist.Pr
         raise StoreError(str(cause) if isinstance(cause, StoreError) else sentence_of(cause)) from None
 
 
-def _metadata_of(store: Store, save: Save) -> Metadata:
+def _metadata_of(store: Store, save: Save, deadline: Deadline | None = None) -> Metadata:
     """The checked metadata of a save: all that it names lies within the save's own files."""
     entries = {entry.name: entry for entry in save.manifest.files}
     place = f"{save.name.text}/{METADATA}"
     if METADATA not in entries:
         raise StoreError(f"{place} is missing: the save cannot be read")
-    with store.explained(f"reading {place}"):
-        data = store.read_file(place, entries[METADATA].bytes)
+    data = store.bounded(
+        f"reading {place}", deadline, lambda: store.read_file(place, entries[METADATA].bytes)
+    )
     if xxhash.xxh3_128_hexdigest(data) != entries[METADATA].xxh3_128:
         raise StoreError(f"{place} does not have the bytes that were written: its checksum differs")
     metadata = read_metadata(data, place=place)
@@ -157,8 +165,8 @@ class _SaveReader(StorageReader):
     """Reads what this rank holds, out of files whose places `metadata` tells. It raises StoreError only,
     since what is raised here travels to the other ranks."""
 
-    def __init__(self, store: Store, save: Save, metadata: Metadata) -> None:
-        self._store, self._folder, self._metadata = store, save.name.text, metadata
+    def __init__(self, store: Store, save: Save, metadata: Metadata, deadline: Deadline | None) -> None:
+        self._store, self._folder, self._metadata, self._deadline = store, save.name.text, metadata, deadline
         self._shapes = {
             MetadataIndex(name, chunk.offsets): chunk.sizes
             for name, tensor in metadata.state_dict_metadata.items()
@@ -192,21 +200,39 @@ class _SaveReader(StorageReader):
         for item in plan.items:
             by_file.setdefault(self._metadata.storage_data[item.storage_index].relative_path, []).append(item)
         for name, items in by_file.items():
-            path = f"{self._folder}/{name}"
-            with self._store.explained(f"reading {path}"), self._store.files.open_to_read(path) as file:
-                items.sort(key=lambda item: self._metadata.storage_data[item.storage_index].offset)
+            items.sort(key=lambda item: self._metadata.storage_data[item.storage_index].offset)
+            with self._store.explained(f"reading {self._folder}/{name}"), self._open(name) as file:
                 for item in items:
                     self._read_item(file, item, planner)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _read_item(self, file: Any, item: ReadItem, planner: LoadPlanner) -> None:
+    @contextmanager
+    def _open(self, name: str) -> Iterator[IO[bytes]]:
+        path = f"{self._folder}/{name}"
+        file = self._bounded(lambda: self._opened(path))
+        try:
+            yield file
+        finally:
+            if self._deadline is None or not self._deadline.passed:  # to close one that hangs would hang
+                self._bounded(file.close)
+
+    def _opened(self, path: str) -> IO[bytes]:
+        file = self._store.files.open_to_read(path)
+        if self._deadline is not None and self._deadline.passed:
+            file.close()
+            raise self._deadline.missed()
+        return file
+
+    def _bounded(self, work: Callable[[], T]) -> T:
+        return work() if self._deadline is None else self._deadline.run(work)
+
+    def _read_item(self, file: IO[bytes], item: ReadItem, planner: LoadPlanner) -> None:
         info = self._metadata.storage_data[item.storage_index]
         if item.type is not LoadItemType.TENSOR:
             _refuse(item, "is not a tensor")
-        file.seek(info.offset)
-        data = file.read(info.length)
+        data = self._bounded(lambda: _read_at(file, info.offset, info.length))
         tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         target = planner.resolve_tensor(item).detach()
         if not isinstance(tensor, torch.Tensor) or tensor.shape != self._shapes[item.storage_index]:
@@ -221,6 +247,11 @@ class _SaveReader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         """Nobody asks: the save is given to the constructor."""
         return True
+
+
+def _read_at(file: IO[bytes], offset: int, length: int) -> bytes:
+    file.seek(offset)
+    return file.read(length)
 
 
 def _refuse(item: ReadItem, why: str) -> NoReturn:

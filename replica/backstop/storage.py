@@ -15,10 +15,10 @@ from torch.futures import Future
 
 from replica.backstop.files import Files
 from replica.backstop.manifest import FileEntry
+from replica.backstop.store import METADATA
 from replica.backstop.unpickling import PROTOCOL
 from replica.transfer.memory import flat_bytes, view
 
-METADATA = ".metadata"
 _FORMAT_VERSION = "1.0.0"  # of DCP's files, as its own writer stamps them
 _PIECE_BYTES = 1 << 20
 

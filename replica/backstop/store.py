@@ -1,24 +1,31 @@
 """The saves of one job at one place: which there are, which are whole, and which may go."""
 
-import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TypeVar
 
 import xxhash
 
-from replica.backstop.files import Files, files_at
+from replica.backstop.deadline import Deadline
+from replica.backstop.files import Files, concerns_one_file, files_at, sentence_of
 from replica.backstop.manifest import FILE_NAME, MAX_MANIFEST_BYTES, FileEntry, Manifest
 from replica.backstop.names import PARTIAL, TRASH, SaveName, trash_name
+from replica.backstop.retention import superfluous
 from replica.config import JOB_NAME
 from replica.errors import UserError
 
+METADATA = ".metadata"
+T = TypeVar("T")
 _CHUNK_BYTES = 4 << 20
 
 
 class StoreError(Exception):
     """A store cannot be used, or what it holds is not usable. Its text is one sentence."""
+
+
+class UnreadableError(StoreError):
+    """One file or folder cannot be read, though the place that it lies in can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +38,22 @@ class Save:
 
 @dataclass(frozen=True, kw_only=True)
 class Torn:
-    """A folder that looks like a save and is none; `why` is one sentence."""
+    """A folder that looks like a save and is none; `why` is one sentence.
+
+    unreadable: it cannot be read now; what it holds may be well.
+    """
 
     folder: str
     why: str
+    unreadable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purged:
+    """The folders that were removed, trash aside; problem: why another was not, one sentence, or None."""
+
+    folders: tuple[str, ...]
+    problem: str | None
 
 
 class Store:
@@ -49,11 +68,11 @@ class Store:
             raise UserError(f"job name {job!r} is not usable: use letters, digits, '.', '_' and '-'")
         self.url, self.job = url, job
         self.files: Files = files_at(url.rstrip("/") + "/" + job)
+        self._written: dict[str, dict[str, int]] = {}
 
     def listed(self) -> list[Save | Torn]:
         """All saves, complete or torn, the newest first. Reads manifests and sizes, no data."""
-        with self.explained("listing saves"):
-            folders = self.files.names("")
+        folders = self.folders()
         named = {folder: SaveName.parse(folder) or SaveName.parse_partial(folder) for folder in folders}
         known = {folder: name for folder, name in named.items() if name is not None}
         newest_first = sorted(known, key=lambda folder: (known[folder].order, folder), reverse=True)
@@ -66,14 +85,14 @@ class Store:
     def _look_at(self, folder: str) -> Save | Torn:
         if folder.startswith(PARTIAL):
             return Torn(folder=folder, why="its writing was not finished")
-        with self.explained(f"looking at {folder}"):
-            sizes = self.files.sizes(folder)
-            if FILE_NAME not in sizes:
-                return Torn(folder=folder, why=f"it has no {FILE_NAME}: its writing was not finished")
-            try:
+        try:
+            with self._explained_of_one(f"looking at {folder}"):
+                sizes = self.files.sizes(folder)
+                if FILE_NAME not in sizes:
+                    return Torn(folder=folder, why=f"it has no {FILE_NAME}: its writing was not finished")
                 data = self.read_file(f"{folder}/{FILE_NAME}", MAX_MANIFEST_BYTES)
-            except FileNotFoundError:
-                return Torn(folder=folder, why="it was removed while it was looked at")
+        except UnreadableError as error:
+            return Torn(folder=folder, why=f"it cannot be read: {error}", unreadable=True)
         try:
             manifest = Manifest.decode(data)
         except ValueError as error:
@@ -99,14 +118,14 @@ class Store:
 
     def _problem_of(self, save: Save, entry: FileEntry) -> str | None:
         path, length, checksum = f"{save.name.text}/{entry.name}", 0, xxhash.xxh3_128()
-        with self.explained(f"reading {path}"):
-            try:
-                with self.files.open_to_read(path) as file:
-                    for chunk in _chunks(file):
-                        length += len(chunk)
-                        checksum.update(chunk)
-            except FileNotFoundError:
-                return f"{path} is missing"
+        try:
+            with self._explained_of_one(f"reading {path}"), self.files.open_to_read(path) as file:
+                for chunk in _chunks(file):
+                    length += len(chunk)
+                    checksum.update(chunk)
+        except UnreadableError as error:
+            is_missing = isinstance(error.__cause__, FileNotFoundError)
+            return f"{path} is missing" if is_missing else f"{path} cannot be read: {error}"
         if length != entry.bytes:
             return f"{path} has {length} bytes, not {entry.bytes}"
         if checksum.hexdigest() != entry.xxh3_128:
@@ -114,40 +133,61 @@ class Store:
         return None
 
     def published(self) -> list[SaveName]:
-        """Names of the saves that were published, the newest first; by listing alone, nothing is opened."""
-        names = (SaveName.parse(folder) for folder in self._folders())
-        found = [name for name in names if name is not None and self._is_marked(name.text)]
-        return sorted(found, key=lambda name: (name.order, name.text), reverse=True)
+        """Names of the saves that were published, the newest first; by listing alone, nothing is opened.
 
-    def _is_marked(self, folder: str) -> bool:
-        with self.explained(f"looking at {folder}"):
-            return self.files.sizes(folder).get(FILE_NAME, 0) > 0
+        Those that names and sizes show to be torn are not among them, nor those that cannot be listed.
+        """
+        return self._whole(self._seen(self.folders()))
 
-    def _folders(self) -> list[str]:
+    def note_written(self, manifest: Manifest) -> None:
+        """Remember what a save of this process holds, so that `published` knows it when it is torn."""
+        self._written[manifest.name.text] = {entry.name: entry.bytes for entry in manifest.files}
+
+    def folders(self) -> list[str]:
+        """All names below the job's folder, saves or not."""
         with self.explained("listing saves"):
             return self.files.names("")
 
-    def purge(self, own: SaveName, keep: int) -> tuple[str, ...]:
-        """Remove what the newest `keep` published saves make superfluous; returns the folders removed.
+    def _seen(self, folders: Iterable[str]) -> dict[SaveName, dict[str, int] | None]:
+        """Files and sizes in the folders that bear a save's name; None where that one is unreadable."""
+        return {name: self._sizes(name.text) for name in map(SaveName.parse, folders) if name is not None}
 
-        Called by the writer of `own` when it is published. What may be in flight stays: partial
-        saves of the newest quorum id or a higher one, but for older ones of this very incarnation.
+    def _sizes(self, folder: str) -> dict[str, int] | None:
+        try:
+            with self._explained_of_one(f"looking at {folder}"):
+                return self.files.sizes(folder)
+        except UnreadableError:
+            return None
+
+    def _whole(self, seen: Mapping[SaveName, dict[str, int] | None]) -> list[SaveName]:
+        whole = [
+            name
+            for name, sizes in seen.items()
+            if sizes is not None and _looks_whole(sizes, self._written.get(name.text, {}))
+        ]
+        return sorted(whole, key=lambda name: (name.order, name.text), reverse=True)
+
+    def purge(self, own: SaveName, keep: int) -> Purged:
+        """Remove what the newest `keep` published saves make superfluous.
+
+        Called by the writer of `own` when it is published. One folder that cannot be removed does
+        not keep the others; one that cannot be looked at stays, since it may be well.
         """
-        published = self.published()
-        if not published:
-            return ()
-        kept, newest = {name.text for name in published[:keep]}, published[0]
-        known = {name.text for name in published}
-        removable = []
-        for folder in self._folders():
-            name = SaveName.parse(folder) or SaveName.parse_partial(folder)
-            if folder in kept or (name is None and not folder.startswith(TRASH)):
+        folders = self.folders()
+        self._written = {name: sizes for name, sizes in self._written.items() if name in folders}
+        seen = self._seen(folders)
+        unreadable = {name.text for name, sizes in seen.items() if sizes is None}
+        readable = (folder for folder in folders if folder not in unreadable)
+        gone, problems = [], []
+        for folder in superfluous(readable, self._whole(seen), keep=keep, own=own):
+            try:
+                self.remove(folder)
+            except StoreError as error:
+                problems.append(str(error))
                 continue
-            if folder in known or name is None or _cannot_be_in_flight(name, own, newest):
-                removable.append(folder)
-        for folder in sorted(removable):
-            self.remove(folder)
-        return tuple(sorted(folder for folder in removable if not folder.startswith(TRASH)))
+            if not folder.startswith(TRASH):
+                gone.append(folder)
+        return Purged(folders=tuple(gone), problem=problems[0] if problems else None)
 
     def remove(self, folder: str) -> None:
         """Remove the folder of a save, a partial one or trash, so that it is at no moment half a save."""
@@ -176,14 +216,35 @@ class Store:
             where = self.files.where("")
             raise StoreError(f"{doing} at {where} failed: {sentence_of(error)}") from error
 
+    def bounded(self, doing: str, deadline: Deadline | None, work: Callable[[], T]) -> T:
+        """What `work` returns. Raises StoreError where it is not done by the deadline, also where the
+        place hangs: the thread that hangs with it is left behind. None: it has all the time it takes."""
+        with self.explained(doing):
+            return work() if deadline is None else deadline.run(work)
 
-def sentence_of(error: BaseException) -> str:
-    """What an error of a file system says, on one line of bounded length."""
-    if isinstance(error, OSError) and error.errno is not None:
-        place = f" ({error.filename})" if error.filename else ""
-        hint = ": make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        return f"{error.strerror or errno.errorcode.get(error.errno, 'error')}{place}{hint}"[:500]
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+    @contextmanager
+    def _explained_of_one(self, doing: str) -> Iterator[None]:
+        """As `explained`; raises UnreadableError where the place is well but for one file."""
+        with self.explained(doing):
+            try:
+                yield
+            except OSError as error:
+                if not concerns_one_file(error):
+                    raise
+                self.files.names("")  # a place that is gone as a whole raises here
+                raise UnreadableError(sentence_of(error)) from error
+
+
+def _looks_whole(sizes: Mapping[str, int], written: Mapping[str, int]) -> bool:
+    """Whether a folder can be a complete save, as far as names and sizes tell.
+
+    written: what is known of its files, if this process wrote it. Each save has metadata and a
+    manifest, and tensors beside them.
+    """
+    non_empty = {name for name, size in sizes.items() if size > 0}
+    if not {FILE_NAME, METADATA} < non_empty:
+        return False
+    return all(sizes.get(name) == size for name, size in written.items())
 
 
 def _mismatch(folder: str, job: str, manifest: Manifest, sizes: dict[str, int]) -> str | None:
@@ -197,11 +258,6 @@ def _mismatch(folder: str, job: str, manifest: Manifest, sizes: dict[str, int]) 
         if sizes[entry.name] != entry.bytes:
             return f"{entry.name} has {sizes[entry.name]} bytes, not {entry.bytes}"
     return None
-
-
-def _cannot_be_in_flight(name: SaveName, own: SaveName, newest: SaveName) -> bool:
-    mine = name.incarnation == own.incarnation and name.order < own.order
-    return mine or name.quorum_id < newest.quorum_id
 
 
 def _chunks(file: IO[bytes]) -> Iterable[bytes]:

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
+from replica.backstop.deadline import Deadline
 from replica.backstop.names import SaveName
 from replica.backstop.reading import read_save
 from replica.backstop.staging import Staging
@@ -22,32 +24,45 @@ class Vault:
     """Finds and loads saves. All methods are collectives of the group, on the training thread.
 
     They block while files are read: the ranks wait for each other over `process_group`, whose
-    timeout is that of a save.
+    timeout is longer than `timeout_s`. That is how long one listing, one rank's checking of one
+    save and the loading of one may take, each; a store that is slower, or hangs, raises StoreError.
     """
 
     def __init__(
-        self, *, store: Store, staging: Staging, process_group: dist.ProcessGroup, ranks: Ranks
+        self,
+        *,
+        store: Store,
+        staging: Staging,
+        process_group: dist.ProcessGroup,
+        ranks: Ranks,
+        timeout_s: float,
     ) -> None:
         self._store = store
         self._staging = staging
         self._process_group = process_group
         self._ranks = ranks
+        self._timeout_s = timeout_s
 
     def newest(self) -> Save | None:
         """The newest save that is complete, every byte of it checked by one of the ranks.
 
         Those that are passed over are named in the log. Raises StoreError on all ranks where one of
-        them cannot read the store: that there are no saves must never be concluded from it.
+        them cannot read the store, or where there is none but one that cannot be read: that there
+        are no saves must never be concluded from it.
         """
-        seen = self._together(self._listed)
+        seen = self._together("listing saves", self._listed)
         names = iter([each.name for each in seen if isinstance(each, Save)])
         while (name := self._from_first(next(names, None))) is not None:
-            save = _named(seen, name)
-            problems = self._together(lambda save=save: self._problems_of(save))  # type: ignore[misc]
+            look = partial(self._problems_of, _named(seen, name))
+            problems = self._together(f"checking {name.text}", look)
             for problem in problems:
                 LOG.warning("skipping save %s: %s", name.text, problem)
             if self._all_agree(not problems):
-                return save
+                return _named(seen, name)
+        unreadable = [each for each in seen if isinstance(each, Torn) and each.unreadable]
+        if not self._all_agree(not unreadable):
+            which = f"{unreadable[0].folder}: {unreadable[0].why}" if unreadable else "one, on another rank"
+            raise StoreError(f"there is no complete save, but some cannot be read: {which}")
         return None
 
     def find(self, name: SaveName | None) -> Save | None:
@@ -56,7 +71,7 @@ class Vault:
         Raises StoreError on all ranks where one of them cannot read the store.
         """
         told = self._from_first(name)
-        save = None if told is None else _named(self._together(self._listed), told)
+        save = None if told is None else _named(self._together("listing saves", self._listed), told)
         return save if self._all_agree(save is not None) else None
 
     def load(self, save: Save) -> None:
@@ -68,6 +83,7 @@ class Vault:
             process_group=self._process_group,
             rank=self._ranks.rank,
             world_size=self._ranks.world_size,
+            timeout_s=self._timeout_s,
         )
         self._staging.adopt()
 
@@ -83,12 +99,12 @@ class Vault:
             return [f"rank {self._ranks.rank} does not see it"]
         return self._store.verify(save, part=(self._ranks.rank, self._ranks.world_size))
 
-    def _together(self, look: Callable[[], Sequence[T]]) -> Sequence[T]:
-        """What `look` finds; the StoreError of any rank is raised on all."""
+    def _together(self, doing: str, look: Callable[[], Sequence[T]]) -> Sequence[T]:
+        """What `look` finds within the time limit; the StoreError of any rank is raised on all."""
         found: Sequence[T] = ()
         trouble: StoreError | None = None
         try:
-            found = look()
+            found = self._store.bounded(doing, Deadline(self._timeout_s), look)
         except StoreError as error:
             trouble = error
         if self._all_agree(trouble is None):

@@ -14,11 +14,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from replica.backstop.deadline import Deadline, TooLateError
+from replica.backstop.deadline import Deadline
+from replica.backstop.files import sentence_of
 from replica.backstop.manifest import FILE_NAME, Facts, FileEntry, Manifest
 from replica.backstop.names import SaveName
 from replica.backstop.storage import SaveWriter
-from replica.backstop.store import Store, StoreError, sentence_of
+from replica.backstop.store import Purged, Store, StoreError
 
 T = TypeVar("T")
 _CLEANING_S = 5.0
@@ -94,17 +95,7 @@ class _Work:
         self.writer = SaveWriter(store.files, self._folder, self._bounded)
 
     def _bounded(self, doing: str, work: Callable[[], T]) -> T:
-        try:
-            with self._store.explained(doing):
-                return self._deadline.run(work)
-        except StoreError as error:
-            if not isinstance(error.__cause__, TooLateError):
-                raise
-        where = self._store.files.where(self._folder)
-        raise StoreError(
-            f"{doing} at {where} was not done within {self._timeout_s:g} s: "
-            f"is the store reachable, and fast enough?"
-        )
+        return self._store.bounded(doing, self._deadline, work)
 
     def write(self, tensors: Mapping[str, torch.Tensor], process_group: dist.ProcessGroup) -> str | None:
         """Write this rank's files, in step with the other ranks; returns why it failed, on all of them."""
@@ -130,17 +121,21 @@ class _Work:
             )
             data = manifest.encode()
             self._bounded("publishing a save", lambda: self._show(manifest, data))
+            self._store.note_written(manifest)
         except (StoreError, ValueError) as error:
             return self.give_up(str(error))
         try:
             if (newer := self._bounded("looking for newer saves", self._newer)) is not None:
                 return self._fenced(newer)
             purged = self._bounded("removing old saves", lambda: self._store.purge(self._name, keep))
-            problem = None
         except StoreError as error:
-            purged, problem = (), str(error)
-        seconds = time.monotonic() - began_s
-        return Written(bytes=manifest.bytes, seconds=seconds, purged=purged, purge_problem=problem)
+            purged = Purged(folders=(), problem=str(error))
+        return Written(
+            bytes=manifest.bytes,
+            seconds=time.monotonic() - began_s,
+            purged=purged.folders,
+            purge_problem=purged.problem,
+        )
 
     def _show(self, manifest: Manifest, data: bytes) -> None:
         files, folder = self._store.files, self._folder
@@ -156,7 +151,7 @@ class _Work:
         if (newer := self._newer()) is not None:
             raise StoreError(f"{newer.text} is newer")
         if self._deadline.passed:
-            return  # nobody waits for it any more: the save counts as failed, so it must not appear
+            raise self._deadline.missed()  # the save counts as failed, so it must not appear
         if files.renames_folders:
             files.rename_folder(folder, self._name.text)
         else:
@@ -172,11 +167,14 @@ class _Work:
 
     def give_up(self, problem: str) -> SaveFailedError:
         """On rank 0, when a rank failed: remove what was written. Returns why there is no save."""
-        self._deadline, newer = Deadline(min(_CLEANING_S, self._timeout_s)), None
+        # A deadline of its own: what was left behind must find the old one passed.
+        deadline, newer = Deadline(min(_CLEANING_S, self._timeout_s)), None
         with contextlib.suppress(StoreError):  # what is left there goes with a later purge
-            newer = self._bounded("looking for newer saves", self._newer)
+            newer = self._store.bounded("looking for newer saves", deadline, self._newer)
             if self.writer.made_folder:
-                self._bounded("removing a partial save", lambda: self._store.remove(self._folder))
+                self._store.bounded(
+                    "removing a partial save", deadline, lambda: self._store.remove(self._folder)
+                )
         return self._fenced(newer) if newer else SaveFailedError(f"save {self._name.text} failed: {problem}")
 
     def _fenced(self, newer: SaveName) -> Fenced:

@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch
 from torchft.manager import Manager
 
+from lighthouse.access import OPEN, Access
 from replica.bridge.interrupts import Interrupts
 from replica.bridge.process_group import CrossGroupProcessGroup
 from replica.bridge.transport import Heal, HealTransport
@@ -58,8 +59,8 @@ class ManagerBridge:
     Making it blocks until the Lighthouse answers, and heartbeats start: make it when everything
     else is ready. `own` gives this rank's tensors by name; they are copied for joiners while the
     training thread waits inside `begin`, never during a forward. `fresh` says whether they are worth
-    nothing, so that a heal may write into them. `token` is the job's. `on_fetch` is called when a heal
-    begins, `configuring` is entered while members connect. All methods belong to that thread.
+    nothing, so that a heal may write into them. `access` is what peers are shown. `on_fetch` is called when
+    a heal begins, `configuring` is entered while members connect. All methods belong to that thread.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class ManagerBridge:
         own: Callable[[], State],
         fresh: Callable[[], bool],
         on_served: Callable[[Served], None],
-        token: bytes = b"",
+        access: Access = OPEN,
         on_fetch: Callable[[], None] = lambda: None,
         configuring: Callable[[], AbstractContextManager[object]] = nullcontext,
         interrupts: Interrupts | None = None,
@@ -90,7 +91,7 @@ class ManagerBridge:
             own=own,
             fresh=fresh,
             on_served=on_served,
-            token=token,
+            access=access,
             on_fetch=on_fetch,
             interrupts=interrupts,
             quorum_id=lambda: self.process_group.quorum_id,

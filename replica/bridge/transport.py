@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torchft.checkpointing.transport import CheckpointTransport
 
+from lighthouse.access import OPEN, Access
 from replica.bridge.interrupts import Interrupts, Undisturbed
 from replica.rounds import Peer
 from replica.transfer import Cause, Donor, DonorSettings, Fetched, Incident, NotFetched, Served, fetch
@@ -55,7 +56,7 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
     `own` gives this rank's tensors by name; they are read when a copy is staged, on the thread that
     stages, and written by a heal only while `fresh()` says that they are worth nothing. `peers` are
     the members of the quorum. `on_served` is called on a thread of the donor's, `on_fetch` when a
-    heal begins. Donors and joiners must hold the same `token`. `interrupts` ends a heal early. Alone, a
+    heal begins. `access` is what donors and joiners show each other. `interrupts` ends a heal early. Alone, a
     joiner asks the one donor that torchft names. `group` is this rank's. With `equal_bits` donors must
     not differ; without, the first of them counts.
     """
@@ -68,7 +69,7 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         own: Callable[[], State],
         fresh: Callable[[], bool],
         on_served: Callable[[Served], None],
-        token: bytes = b"",
+        access: Access = OPEN,
         on_fetch: Callable[[], None] = lambda: None,
         interrupts: Interrupts | None = None,
         quorum_id: Callable[[], int] = lambda: -1,
@@ -86,9 +87,9 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         self._group = group
         self._equal_bits = equal_bits
         self._staged_for: int | None = None
-        self._token = token
+        self._access = access
         settings = DonorSettings(hold_s=timeout_s)
-        self._donor = _donor(advertise_addr, settings=settings, token=token, on_served=on_served)
+        self._donor = _donor(advertise_addr, settings=settings, access=access, on_served=on_served)
         self.heal = Heal()
 
     @property
@@ -171,7 +172,8 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
             expected=self._own(),
             fresh=self.heal.in_place,
             timeout_s=timeout_s,
-            token=self._token,
+            token=self._access.token,
+            tls=self._access.tls,
             interrupted=interrupted,
         )
 
@@ -180,8 +182,9 @@ class HealTransport(CheckpointTransport[dict[str, Any]]):  # type: ignore[misc]
         self._donor.close()
 
 
-def _donor(advertise_addr: str, **options: Any) -> Donor:
+def _donor(advertise_addr: str, *, access: Access, **options: Any) -> Donor:
     """A donor on the advertised interface, or on all where that address is not one of this host."""
+    options |= {"token": access.token, "tls": access.tls}
     try:
         return Donor(bind=advertise_addr, advertise_addr=advertise_addr, **options)
     except OSError:

@@ -13,9 +13,11 @@ from typing import Self
 import torch
 
 from lighthouse.address import HostPort
+from lighthouse.tls import Tls
 from replica.transfer.line import Line, LineError, LineMalformedError, LineRefusedError, admit
 from replica.transfer.manifest import MAX_CHUNK_BYTES, MAX_STEP, MIN_CHUNK_BYTES
 from replica.transfer.staging import Staging
+from replica.transfer.tls_line import serving_line
 from replica.transfer.wire import (
     AskChunk,
     AskManifest,
@@ -71,7 +73,8 @@ class Donor:
 
     `bind` is the address of the interface to listen on, all interfaces where it is empty;
     `advertise_addr` the host that joiners are told, by default the same. With a `token`, only
-    joiners with the same one are served. `on_served` is called on a thread of the donor's when a
+    joiners with the same one are served; with `tls` over TLS alone, to holders of a certificate of its CA
+    if it has one. `on_served` is called on a thread of the donor's when a
     joiner's connection ends. Raises OSError when it cannot listen there.
     """
 
@@ -81,11 +84,13 @@ class Donor:
         bind: str = "",
         advertise_addr: str = "",
         token: bytes = b"",
+        tls: Tls | None = None,
         settings: DonorSettings | None = None,
         on_served: Callable[[Served], None] = lambda served: None,
     ) -> None:
         self._settings = settings or DonorSettings()
         self._token = token
+        self._make_line = serving_line(tls)
         self._on_served = on_served
         self._listener = _listen(bind)
         port = self._listener.getsockname()[1]
@@ -152,7 +157,7 @@ class Donor:
             return
         settings = self._settings
         try:
-            line = Line(connected, stall_s=settings.hello_s, whole_s=settings.hello_s)
+            line = self._make_line(connected, stall_s=settings.hello_s, whole_s=settings.hello_s)
         except LineError:
             connected.close()
             return

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
+from lighthouse.tls import Tls
 from replica.transfer.gathering import Gathering, Progress
 from replica.transfer.lane import Lane, LaneSettings
 from replica.transfer.line import new_joiner
 from replica.transfer.manifest import MIN_CHUNK_BYTES, Layout, Limits, max_encoded_bytes
 from replica.transfer.memory import specs_of
 from replica.transfer.report import Cause, Fetched, NotFetched
+from replica.transfer.tls_line import calling_line
 
 MAX_DONORS = 16
 POLL_S = 0.02
@@ -52,6 +54,7 @@ def fetch(
     timeout_s: float,
     interrupted: Callable[[bool], bool] = lambda torn: False,
     token: bytes = b"",
+    tls: Tls | None = None,
     settings: FetchSettings | None = None,
     jitter: Callable[[], float] = random.random,
 ) -> Fetched | NotFetched:
@@ -60,7 +63,8 @@ def fetch(
     With more donors than that, let joiners begin the list at different places. `expected` are this
     rank's own tensors, which the state must fit by name, type, shape and order. With `fresh` the bytes
     go straight into them: unless the result is a Fetched they may be torn. Without, new tensors are
-    made. Where nothing is known beforehand, `expected` is how much may be taken.
+    made. Where nothing is known beforehand, `expected` is how much may be taken. With `tls`, donors must
+    show a certificate of its CA, and nothing goes in the clear.
 
     A donor that has not staged the step yet, or has freed it, is asked again until it has. Blocks
     until every chunk is verified, a cause ends it, `timeout_s` is over, or `interrupted(torn)`, which is
@@ -80,7 +84,7 @@ def fetch(
         late_s=chosen.stall_s,
         jitter=jitter,
     )
-    lanes = _lane_settings(expected, token, chosen)
+    lanes = _lane_settings(expected, token, tls, chosen)
     outcome: Cause | Progress = Cause.INTERRUPTED
     try:
         for address in addresses:
@@ -107,7 +111,7 @@ def _wait(gathering: Gathering, deadline_s: float, interrupted: Callable[[bool],
 
 
 def _lane_settings(
-    expected: Mapping[str, torch.Tensor] | Limits, token: bytes, settings: FetchSettings
+    expected: Mapping[str, torch.Tensor] | Limits, token: bytes, tls: Tls | None, settings: FetchSettings
 ) -> LaneSettings:
     if isinstance(expected, Limits):
         limits, max_manifest_bytes = expected, MANIFEST_BYTES_WITHOUT_LAYOUT
@@ -125,6 +129,7 @@ def _lane_settings(
         stall_s=settings.stall_s,
         chunk_s=settings.chunk_s,
         ask_again_s=settings.ask_again_s,
+        make=calling_line(tls),
     )
 
 
@@ -167,6 +172,8 @@ def _sentence(cause: Cause, gathering: Gathering, timeout_s: float) -> str:
         case Cause.MISFIT:
             return f"{what} does not fit the tensors here: is it the same model? ({donors})"
         case Cause.REFUSED:
-            return f"no donor of {what} holds the token that is held here: is it the same file? ({donors})"
+            return (
+                f"no donor of {what} can be trusted with what is held here: same token, same CA? ({donors})"
+            )
         case Cause.DISAGREEMENT:
             return f"the donors offer different values for {what}, and none has more than half ({donors})"

@@ -12,6 +12,7 @@ from replica.transfer.line import (
     Line,
     LineDeadError,
     LineError,
+    LineMaker,
     LineMalformedError,
     LineRefusedError,
     LineStalledError,
@@ -52,7 +53,10 @@ class _BlamedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class LaneSettings:
-    """How a joiner talks. Times in seconds; limits of what a manifest may hold."""
+    """How a joiner talks. Times in seconds; limits of what a manifest may hold.
+
+    `make` makes the line of a connection: a secured one where TLS is set.
+    """
 
     token: bytes
     joiner: bytes
@@ -62,6 +66,7 @@ class LaneSettings:
     stall_s: float
     chunk_s: float
     ask_again_s: float
+    make: LineMaker = Line
 
 
 class Lane:
@@ -92,7 +97,11 @@ class Lane:
     def _talk(self) -> None:
         settings = self._settings
         line = dial(
-            self._donor, connect_s=settings.connect_s, stall_s=settings.stall_s, whole_s=settings.chunk_s
+            self._donor,
+            connect_s=settings.connect_s,
+            stall_s=settings.stall_s,
+            whole_s=settings.chunk_s,
+            make=settings.make,
         )
         with self._registered(line):
             introduce(line, token=settings.token, joiner=settings.joiner)

@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from lighthouse.address import parse_host_port
 from replica.transfer.wire import (
@@ -22,6 +23,7 @@ from replica.transfer.wire import (
     Malformed,
     Message,
     Refusal,
+    Said,
     Welcome,
     decode,
     decode_header,
@@ -68,16 +70,21 @@ class Line:
 
     def __init__(self, connected: socket.socket, *, stall_s: float, whole_s: float) -> None:
         self._socket = connected
+        # What this line is secured with; empty for nothing.
+        self.channel = b""
         self._whole_s = whole_s
         connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.allow(stall_s)
 
+    def secure(self) -> None:
+        """Before the first word: agree on keys, where this line is one of the kind."""
+
     def allow(self, stall_s: float) -> None:
         """From now on, wait this long for progress. At least a millisecond."""
         whole = max(0.001, stall_s)
         packed = _TIMEVAL.pack(int(whole), int(whole % 1 * 1e6))
-        with _as_line_errors():
+        with as_line_errors():
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
 
@@ -91,8 +98,7 @@ class Line:
         for piece in (memoryview(encode(message)), data):
             sent = 0
             while sent < len(piece):
-                with _as_line_errors():
-                    sent += self._socket.send(piece[sent:])
+                sent += self._put(piece[sent:])
                 if sent < len(piece) and time.monotonic() > deadline:
                     raise LineStalledError(f"it did not take {len(piece)} bytes in {self._whole_s:g} s")
 
@@ -124,8 +130,7 @@ class Line:
         deadline = time.monotonic() + self._whole_s
         rest = [part for part in parts if len(part)]
         while rest:
-            with _as_line_errors():
-                got, _, _, _ = self._socket.recvmsg_into(rest[:MAX_PIECES], 0, socket.MSG_WAITALL)
+            got = self._take(rest)
             if got == 0:
                 raise LineDeadError("it closed the connection")
             while rest and got >= len(rest[0]):
@@ -144,6 +149,16 @@ class Line:
         """Give the socket back to the system: for the thread that talks, when it talks no more."""
         self._socket.close()
 
+    def _put(self, piece: memoryview) -> int:
+        """Send some of it; how many bytes."""
+        with as_line_errors():
+            return self._socket.send(piece)
+
+    def _take(self, parts: Sequence[memoryview]) -> int:
+        """Receive into the parts, as much as can be had at once; how many bytes, 0 at the end."""
+        with as_line_errors():
+            return self._socket.recvmsg_into(parts[:MAX_PIECES], 0, socket.MSG_WAITALL)[0]
+
     def _read(self, nbytes: int) -> bytes:
         # Memory grows with what really comes, not with what a header announces.
         if nbytes <= 1 << 20:
@@ -153,47 +168,56 @@ class Line:
         return b"".join(self._read(min(1 << 20, nbytes - at)) for at in range(0, nbytes, 1 << 20))
 
 
-def dial(address: str, *, connect_s: float, stall_s: float, whole_s: float) -> Line:
+class LineMaker(Protocol):
+    """Makes a line of a connected socket, as `Line` itself does. Raises LineError."""
+
+    def __call__(self, connected: socket.socket, *, stall_s: float, whole_s: float) -> Line:
+        """The line; see `Line`."""
+
+
+def dial(address: str, *, connect_s: float, stall_s: float, whole_s: float, make: LineMaker = Line) -> Line:
     """Connect to HOST:PORT. Blocks at most `connect_s`, and a name server. Raises LineDeadError."""
     try:
         target = parse_host_port(address, lowest_port=1)
         connected = socket.create_connection((target.host, target.port), timeout=connect_s)
     except (ValueError, OSError) as error:
         raise LineDeadError(f"it cannot be reached: {error}") from None
-    return Line(connected, stall_s=stall_s, whole_s=whole_s)
+    return make(connected, stall_s=stall_s, whole_s=whole_s)
 
 
 def introduce(line: Line, *, token: bytes, joiner: bytes) -> None:
     """The joiner's half of the opening: both sides prove that they hold the token."""
+    line.secure()
     hello = line.receive()
     if isinstance(hello, Refusal):
         raise _refused(hello)
     if not isinstance(hello, Hello):
         raise LineMalformedError("it did not say hello first")
     nonce = os.urandom(NONCE_BYTES)
-    proof = joiner_proof(token, donor_nonce=hello.nonce, joiner_nonce=nonce, joiner=joiner)
+    said = Said(donor_nonce=hello.nonce, joiner_nonce=nonce, joiner=joiner, channel=line.channel)
+    proof = joiner_proof(token, said)
     line.send(Auth(joiner=joiner, nonce=nonce, proof=proof))
     welcome = line.receive()
     if isinstance(welcome, Refusal):
         raise _refused(welcome)
-    expected = donor_proof(token, donor_nonce=hello.nonce, joiner_nonce=nonce, joiner=joiner)
+    expected = donor_proof(token, said)
     if not isinstance(welcome, Welcome) or not proves(welcome.proof, expected):
         raise LineRefusedError("it could not prove that it holds the token of this job")
 
 
 def admit(line: Line, *, token: bytes) -> bytes:
     """The donor's half of the opening. Returns who the joiner is. Raises LineError."""
+    line.secure()
     nonce = os.urandom(NONCE_BYTES)
     line.send(Hello(nonce=nonce))
     auth = line.receive()
     if not isinstance(auth, Auth):
         raise LineMalformedError("the first message must be the proof of the token")
-    expected = joiner_proof(token, donor_nonce=nonce, joiner_nonce=auth.nonce, joiner=auth.joiner)
+    said = Said(donor_nonce=nonce, joiner_nonce=auth.nonce, joiner=auth.joiner, channel=line.channel)
+    expected = joiner_proof(token, said)
     if not proves(auth.proof, expected):
         raise LineRefusedError("the token is not that of this job")
-    line.send(
-        Welcome(proof=donor_proof(token, donor_nonce=nonce, joiner_nonce=auth.nonce, joiner=auth.joiner))
-    )
+    line.send(Welcome(proof=donor_proof(token, said)))
     return auth.joiner
 
 
@@ -209,7 +233,8 @@ def _refused(refusal: Refusal) -> LineError:
 
 
 @contextlib.contextmanager
-def _as_line_errors() -> Iterator[None]:
+def as_line_errors() -> Iterator[None]:
+    """Turn what a socket raises into a LineError."""
     try:
         yield
     except BlockingIOError:

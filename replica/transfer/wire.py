@@ -201,14 +201,27 @@ def decode(header: Header, payload: bytes) -> Message | Malformed:
             return Done(state_id=fields[0])
 
 
-def joiner_proof(token: bytes, *, donor_nonce: bytes, joiner_nonce: bytes, joiner: bytes) -> bytes:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """What both sides know of each other when one of them proves that it holds the token.
+
+    `channel` is what the connection is secured with, so that nobody in between can pass a proof on.
+    """
+
+    donor_nonce: bytes
+    joiner_nonce: bytes
+    joiner: bytes
+    channel: bytes = b""
+
+
+def joiner_proof(token: bytes, said: Said) -> bytes:
     """What only a joiner with the token can say to a donor with this nonce."""
-    return _proof(token, b"joiner", donor_nonce, joiner_nonce, joiner)
+    return _proof(token, b"joiner", said)
 
 
-def donor_proof(token: bytes, *, donor_nonce: bytes, joiner_nonce: bytes, joiner: bytes) -> bytes:
+def donor_proof(token: bytes, said: Said) -> bytes:
     """What only a donor with the token can answer to a joiner with this nonce."""
-    return _proof(token, b"donor", donor_nonce, joiner_nonce, joiner)
+    return _proof(token, b"donor", said)
 
 
 def proves(proof: bytes, expected: bytes) -> bool:
@@ -216,9 +229,11 @@ def proves(proof: bytes, expected: bytes) -> bool:
     return hmac.compare_digest(proof, expected)
 
 
-def _proof(token: bytes, role: bytes, *parts: bytes) -> bytes:
-    # All parts have fixed lengths but the role, which comes first and is no prefix of the other.
-    return hmac.digest(token, b"headway transfer " + role + b"".join(parts), hashlib.sha256)
+def _proof(token: bytes, role: bytes, said: Said) -> bytes:
+    # All parts have fixed lengths but the role, which comes first and is no prefix of the other, and
+    # the channel, which comes last.
+    parts = said.donor_nonce + said.joiner_nonce + said.joiner + said.channel
+    return hmac.digest(token, b"headway transfer " + role + parts, hashlib.sha256)
 
 
 def _payload(message: Message) -> tuple[Kind, bytes]:

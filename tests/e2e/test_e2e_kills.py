@@ -4,6 +4,8 @@ The tests share one cluster, which heals after each of them.
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from train.cluster.local_cluster import LocalCluster
 from train.pytest_plugin import StartCluster
 
 pytestmark = pytest.mark.e2e
+RECOUNT = Path(__file__).parents[1] / "train" / "goodput_oracle.py"
 ADDRESSES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
@@ -106,3 +109,27 @@ def test_a_run_with_a_kill_finishes_and_the_loss_falls(local_cluster: StartClust
     assert (report["steps_committed"], report["kills"]) == (60, 1)
     assert report["final_loss"] < report["first_loss"] - 1
     assert [event["code"] for event in events(cluster, "group_exited")][-2:] == [0, 0]
+    check_time(cluster, report)
+
+
+def check_time(cluster: LocalCluster, report: dict[str, Any]) -> None:
+    """Every second of both groups has its cause, the kill its cost, and another count finds the same."""
+    goodput = report["goodput"]
+    seconds = {"productive": goodput["productive_s"], **goodput["lost_s_by_cause"]}
+    whole_s = 2 * report["wall_s"]
+    assert sum(seconds.values()) == pytest.approx(whole_s, rel=0.01)
+    assert goodput["accounted"] == pytest.approx(1.0, abs=0.01)
+    command = [sys.executable, str(RECOUNT), str(cluster.out)]
+    again = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    for cause, value in seconds.items():
+        assert value == pytest.approx(again["seconds"].get(cause, 0.0), abs=0.01 * whole_s), cause
+    assert goodput["ratio"] == pytest.approx(again["seconds"]["productive"] / whole_s, abs=0.01)
+    for name, value in again["measures"].items():
+        assert report["measures"][name] == (None if value is None else pytest.approx(value, rel=0.01)), name
+    assert {cause for cause, value in seconds.items() if value > 0} >= {
+        "productive", "reduce", "quorum", "ended_attempt", "detection", "reconfiguring", "restarting",
+    }  # fmt: skip
+    (kill,) = goodput["by_kill"]
+    assert kill["group"] == 1
+    assert kill["lost_s_by_cause"]["detection"] == pytest.approx(seconds["detection"], abs=0.01)
+    assert kill["victim_s"] > kill["lost_s_by_cause"]["restarting"] > 0

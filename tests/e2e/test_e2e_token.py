@@ -1,4 +1,4 @@
-"""The job's token: groups that hold it heal each other, one with another gets nothing, none shows it."""
+"""Groups with a token heal each other, one with another gets nothing, also where the Lighthouse has none."""
 
 import os
 import subprocess
@@ -57,7 +57,8 @@ def test_only_who_holds_the_token_gets_the_state(
     token.chmod(0o644)
     other.write_text(OTHER)
     other.chmod(0o600)
-    cluster = local_cluster(**paced, groups=2, ranks=1, token_file=token)
+    # By the environment, so that the Lighthouse has none and lets everybody join.
+    cluster = local_cluster(**paced, groups=2, ranks=1, env={"HEADWAY_TOKEN_FILE": str(token)})
     cluster.wait_step(3)
     cluster.kill(1)
     wait_back(cluster, 1)

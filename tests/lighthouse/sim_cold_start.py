@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 POLL_S = 0.3
 ANSWER_TIMEOUT_S = 1.0
 # The share of loads in which that happens.
-STALLS = 0.15
+STALLS = 0.4
 
 
 class SimColdStart:
@@ -21,6 +21,7 @@ class SimColdStart:
     def __init__(self, group: "SimGroup") -> None:
         self.is_over = False
         self.loaded: SaveOffer | None = None
+        self.has_found_it_gone = False
         self._group = group
         self._is_welcome = False
         self._looked = False
@@ -104,12 +105,17 @@ class SimColdStart:
         self._group.world.after(delay_s, wake)
 
     def _look(self) -> None:
-        self._looked, self._offer = True, self._group.launcher.saves.look()
+        is_new = self._group.server.disk.is_blank
+        self._looked, self._offer = True, self._group.launcher.saves.look(may_be_blind=is_new)
         self.go_on()
 
     def _load(self) -> None:
+        """Where the save is gone, the group wants to heal from others that had it in time."""
         assert self.loaded is not None
-        self._group.step = self.loaded.step
+        if self._group.launcher.saves.may_load(self.loaded):
+            self._group.step = self.loaded.step
+        else:
+            self.loaded, self.has_found_it_gone = None, True
         self._start()
 
     def _start(self) -> None:

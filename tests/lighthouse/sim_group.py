@@ -19,7 +19,6 @@ from lighthouse.model import (
     Welcome,
     parse_replica_id,
 )
-from lighthouse.quorum import Reason
 
 if TYPE_CHECKING:
     from sim_launcher import Launcher
@@ -208,9 +207,6 @@ class SimGroup:
         if self.call != call or not self.alive:
             return
         self.call = None
-        if self.server.machine.waiting(self.server.now_s()).reason is Reason.BELOW_RECORD:
-            self.die()  # all that had the newest state have died: it comes back, and asks for a save
-            return
 
         def arrive() -> None:
             if self.server.told.pop(call, None) is not None:

@@ -24,23 +24,40 @@ class RestoreJudge:
         self._server = server
         self._disaster = 0
         self._told: dict[str, int] = {}
+        self._look: set[str] = set()
+        self._written: SaveOffer | None = None
         self._loaded: defaultdict[int, set[SaveOffer]] = defaultdict(set)
 
     def forget(self) -> None:
         """What was on record is gone, and with it who was told what."""
         self._told.clear()
+        self._written = None
+
+    def written(self, save: SaveOffer) -> None:
+        """That all are to load this save is on disk."""
+        self._written = save
 
     def welcomed(self, mode: StartMode) -> None:
         assert mode is not StartMode.FRESH or self._server.disk.max_step == 0, "steps are on record"
 
-    def told(self, id: ReplicaId, answer: ColdStartAnswer) -> None:
-        """A group is told how to start."""
+    def server_started(self) -> None:
+        """A new server does not know who was looking when the last one died."""
+        self._look.clear()
+
+    def told(self, id: ReplicaId, answer: ColdStartAnswer, offer: SaveOffer | None) -> None:
+        """A group is told how to start, which has offered this save."""
         disk = self._server.disk
-        assert answer.verdict is not ColdStart.FRESH or disk.max_step == 0, "steps are on record"
+        self._look.discard(id.text)
+        if answer.verdict is ColdStart.LOOK:
+            self._look.add(id.text)
+        if answer.verdict is ColdStart.FRESH:
+            assert disk.max_step == 0, "steps are on record"
+            assert offer is None, "nothing was forgotten"
+            assert not any(map(self._looks, self.launchers)), "another still looks for a save"
         if answer.verdict is ColdStart.RESTORE:
-            assert disk.restore is not None, "on disk before anybody is told"
-            assert disk.restore.save == answer.save
-            self._told.setdefault(id.text, self._disaster)
+            assert self._written == answer.save, "on disk before anybody is told"
+            if disk.restore is not None:  # no quorum came of it at once
+                self._told.setdefault(id.text, self._disaster)
 
     def decide(self, save: SaveOffer) -> None:
         """All are to load this save, once that is on disk."""
@@ -50,7 +67,8 @@ class RestoreJudge:
             group = launcher.group
             if group is not None and self._is_there(group):
                 assert group.step < newest, "nobody had to load a save"
-                assert self._told.get(group.id.text) != self._disaster, "one loads another save already"
+                loads = self._told.get(group.id.text) == self._disaster
+                assert not loads or group.cold_start.has_found_it_gone, "one loads another save already"
         self.decided += 1
 
     def _is_there(self, group: "SimGroup") -> bool:
@@ -61,6 +79,15 @@ class RestoreJudge:
         awake = group.world.now_s - group.frozen_until_s > LONG_AWAKE_S
         heard = slot.id == group.id and slot.gone not in FINAL and len(link.streams) == 2
         return heard and awake and not (link.up_cut or link.down_cut)
+
+    def _looks(self, launcher: "Launcher") -> bool:
+        """Whether the server must know that this group looks for saves and has not answered.
+
+        It does not where it has forgotten the group meanwhile.
+        """
+        group, slot = launcher.group, self._server.machine.table.slots.get(launcher.number)
+        looks = group is not None and group.id.text in self._look and self._is_there(group)
+        return looks and slot is not None and slot.attached and not slot.returning
 
     def issued(self, quorum: Quorum) -> None:
         groups = [launcher.group for launcher in self.launchers if launcher.group is not None]

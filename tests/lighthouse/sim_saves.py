@@ -12,14 +12,18 @@ if TYPE_CHECKING:
     from sim_group import SimGroup
 
 SAVE_EVERY = 3
+# The share of groups that find the save pruned which they are to load, where there is another.
+PRUNED = 0.2
+# The share of groups whose view of the store is empty for a moment.
+BLIND = 0.1
 
 
 class SimSaves:
-    """Newest last, by quorum id and step."""
+    """Newest last, by quorum id and step. `alone`: the job has trained without a Lighthouse before."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, alone: bool) -> None:
         self._world = world
-        self._complete: list[SaveOffer] = []
+        self._complete = [SaveOffer(name="step-3-quorum-0", step=3, quorum_id=0)] if alone else []
 
     def committed(self, group: "SimGroup", attempt: Attempt) -> None:
         """A group has committed a step; now and then its first member saves it in the background."""
@@ -35,10 +39,18 @@ class SimSaves:
             delay_s = self._world.random.uniform(0.1, 1.0)
             self._world.after(delay_s, lambda: self._publish(save) if group.alive else None)
 
-    def look(self) -> SaveOffer | None:
-        """The newest one; a listing may trail by one."""
+    def look(self, *, may_be_blind: bool) -> SaveOffer | None:
+        """The newest one; a listing may trail by one, or be empty where there is another's to wait for."""
+        if may_be_blind and self._world.chance(BLIND):
+            return None
         trails = len(self._complete) > 1 and self._world.chance(0.3)
         return self._complete[-2 if trails else -1] if self._complete else None
+
+    def may_load(self, save: SaveOffer) -> bool:
+        """Whether it is still there: meanwhile it may have been pruned, but never the last one."""
+        if save in self._complete and len(self._complete) > 1 and self._world.chance(PRUNED):
+            self._complete.remove(save)
+        return save in self._complete
 
     def _publish(self, save: SaveOffer) -> None:
         if not self._complete or _order(save) > _order(self._complete[-1]):

@@ -68,6 +68,7 @@ class SimServer:
             warm_until_s=self.now_s() + LIMITS.heartbeat_timeout_s,
         )
         self.judge.server_started()
+        self.restores.server_started()
         self._tick(self._life)
 
     def crash(self, down_s: float) -> None:
@@ -169,7 +170,7 @@ class SimServer:
             if not self._try_to_write(record):
                 return None
             self.carry_out(starts.recorded(id, record, now_s))
-        self.restores.told(id, outcome.answer)
+        self.restores.told(id, outcome.answer, offer)
         return outcome.answer
 
     def _persist(self, record: JobRecord) -> None:
@@ -196,6 +197,7 @@ class SimServer:
         self.before, self.disk = self.disk, record
         if record.restore is not None and record.restore != self.before.restore:
             self.judge.highest_step = record.max_step
+            self.restores.written(record.restore.save)
 
 
 class Judge:

@@ -38,7 +38,7 @@ class SimulatedJob:
         self.faults: Counter[str] = Counter()
         self.server = SimServer(self.world, rules, with_disk=seed % 5 != 0)
         attempts: dict[int, Attempt] = {}
-        saves = SimSaves(self.world)
+        saves = SimSaves(self.world, alone=seed % 3 == 0)
         self.launchers = [
             Launcher(self.world, self.server, saves, number, attempts) for number in range(count)
         ]
@@ -166,11 +166,16 @@ class SimulatedJob:
                 launcher.group.hang(7.0)
 
     def _replace_frozen(self) -> None:
-        """A group is frozen for long, taken for dead, and started anew; then it wakes up."""
-        launcher = self._victim()
+        """A group is frozen for long, taken for dead, and started anew; then it wakes up.
+
+        The server that saw that may have gone before.
+        """
+        launcher, frozen_s = self._victim(), self.world.random.choice((1.0, 6.0))
         if launcher.group is not None and launcher.group.alive:
-            launcher.group.freeze(self.world.random.choice((1.0, 6.0)))
+            launcher.group.freeze(frozen_s)
             self.world.after(0.6, lambda: launcher.start(although_alive=True))
+            if self.world.chance(0.3):
+                self.world.after(frozen_s - 0.2, lambda: self.server.crash(0.3))
 
     def _part(self) -> None:
         """A partition, in one direction or both."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 from serving import LOCAL, config
@@ -9,6 +10,8 @@ from serving import LOCAL, config
 from lighthouse import app
 from lighthouse.address import HostPort, own_hostname
 from lighthouse.app import BindError, serve
+from lighthouse.job_token import TokenFileError
+from lighthouse.tls import TlsError
 
 
 def addresses(**fields: object) -> tuple[str, str | None]:
@@ -68,3 +71,35 @@ def test_leaving_frees_the_port() -> None:
     url, _ = addresses()
     port = int(url.rpartition(":")[2])
     assert addresses(bind=HostPort(host="127.0.0.1", port=port))[0] == url
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [(None, "open_to_all"), (0o644, "token_is_readable"), (0o600, None)],
+)
+def test_it_says_at_the_start_what_is_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int | None, says: str | None
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("the secret of this job")
+    token.chmod(mode or 0o600)
+    addresses(token_file=None if mode is None else token)
+    said = capsys.readouterr().out
+    assert {word for word in ("open_to_all", "token_is_readable") if word in said} == {says} - {None}
+    assert "no_tls" in said
+    assert "the secret" not in said
+
+
+def test_files_that_cannot_be_used_end_it_before_it_listens(tmp_path: Path) -> None:
+    with pytest.raises(TokenFileError):
+        addresses(token_file=tmp_path / "gone")
+    with pytest.raises(TlsError):
+        addresses(tls_cert=tmp_path / "gone", tls_key=tmp_path / "gone")
+
+
+def test_a_port_for_tls_that_is_in_use_is_one_sentence(certificates: Path) -> None:
+    own = {"tls_cert": certificates / "own.pem", "tls_key": certificates / "own.key"}
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = HostPort(host="127.0.0.1", port=other.getsockname()[1])
+        with pytest.raises(BindError, match=r"the port is in use.* --tls-bind"):
+            addresses(**own, tls_bind=taken)

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from threaded import Threaded, threaded
 
+from lighthouse import attach, lifeline
 from lighthouse import jobs as jobs_module
-from lighthouse import lifeline
 from lighthouse.app import Lighthouse
 from lighthouse.client import (
     AttachStream,
@@ -123,6 +123,27 @@ def test_rounds_are_told_with_the_phase_and_none_is_not_the_same_as_untold(serve
             slot = server.slot(0)
             assert slot is not None
             assert slot.rounds == understood
+
+
+def test_where_the_time_went_is_told_whether_or_not_there_is_much_else_to_say(
+    server: Threaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "PULSE_INTERVAL_S", 0.01)
+    seconds = {"productive": 1.0}
+
+    def told() -> bool:
+        machine = server.look(lambda lighthouse: lighthouse.coordinator.machines["job"])
+        return machine.accounts.of(0) == seconds
+
+    with AttachStream(server.address, hello(), seconds_by_cause=lambda: dict(seconds)) as stream:
+        stream.open(10)
+        server.wait(lambda slot: told())
+        seconds["productive"] = 2.5
+        for step in range(200):  # no pulse is due while other words go out
+            stream.progress(step, Phase.REDUCE)
+        server.wait(lambda slot: told())
+    server.wait(lambda slot: slot is not None and slot.gone is Gone.STREAM_BROKE)
+    assert told()
 
 
 def test_leaving_without_a_goodbye_is_a_death(server: Threaded) -> None:

@@ -40,9 +40,11 @@ def test_two_groups_of_a_new_job_start_at_step_0() -> None:
         0.2 propose 1a
           => 1a: LOOK: no group lives that has the state
         0.3 propose 0a none
-          => 0a: FRESH: no step is on record and no complete save was found
+          => 0a: WAIT: no complete save was found, and others may find one: 1 of 2 groups have looked
         0.3 propose 1a none
           => 1a: FRESH: no step is on record and no complete save was found
+        0.4 propose 0a none
+          => 0a: FRESH: no step is on record and no complete save was found
         0.4 ask 0a 0
         0.4 ask 1a 0
           => on disk: quorum 1, step 0
@@ -465,6 +467,86 @@ def test_a_job_whose_record_is_lost_goes_on_from_its_save() -> None:
     )
 
 
+def test_a_job_that_trained_without_a_lighthouse_goes_on_from_its_save() -> None:
+    player = check(
+        """
+        0.0 attach 0a
+          => 0a starts: FRESH, step 0
+        0.1 propose 0a 30 0
+          => on disk: quorum 1, step 30, all load save-30-0
+          => disaster_restore save-30-0
+          => 0a: RESTORE: save-30-0
+        0.2 ask 0a 30
+          => on disk: quorum 2, step 30
+          => quorum 2 [0] step 30, to 0a
+        """
+    )
+    assert player.disk.quorum_id > 0, "once it is forgotten, what it was saved with is known to be older"
+
+
+def test_a_forgotten_job_is_not_taken_back_to_the_time_before_it_had_a_lighthouse() -> None:
+    player = Transcript(Rules())
+    player.disk = JobRecord(job="job", quorum_id=1, floor=1)
+    player.play("0.0 restart\n5.0 attach 0a\n5.1 propose 0a 30 0")
+    why = "save-30-0 is from before the job was forgotten, up to quorum 1"
+    assert player.lines[-1] == f"  => 0a: FRESH: no step is on record and {why}"
+
+
+def test_nobody_starts_at_step_0_while_another_looks_for_a_save() -> None:
+    waits = "no complete save was found, and others may find one: 1 of any number of groups have looked"
+    check(
+        f"""
+        0.0 attach 0a
+          => 0a starts: FRESH, step 0
+        0.0 attach 1a
+          => 1a starts: FRESH, step 0
+        0.1 propose 1a
+          => 1a: LOOK: no group lives that has the state
+        0.1 propose 0a none
+          => 0a: WAIT: {waits}
+        4.0 beat 0a
+        4.0 beat 1a
+        8.0 beat 1a
+        8.0 propose 0a none
+          => 0a: WAIT: {waits}
+        9.0 propose 1a 30 12
+          => on disk: quorum 12, step 30, all load save-30-12
+          => disaster_restore save-30-12
+          => 1a: RESTORE: save-30-12
+        9.1 propose 0a none
+          => on disk: quorum 12, step 30, all load save-30-12
+          => 0a: RESTORE: save-30-12
+        """
+    )
+
+
+def test_one_that_looks_for_ever_holds_up_a_new_job_only_so_long() -> None:
+    player = Transcript(Rules(), limits=Limits(look_timeout_s=20.0))
+    player.play("0.0 attach 0a\n0.0 attach 1a\n0.0 propose 1a\n1.0 propose 0a none\n20.9 propose 0a none")
+    assert ": WAIT: " in player.lines[-1]
+    player.play("21.0 propose 0a none")
+    assert player.lines[-1] == "  => 0a: FRESH: no step is on record and no complete save was found"
+
+
+def test_nobody_starts_at_step_0_while_the_save_that_another_has_found_cannot_be_recorded() -> None:
+    player = Transcript(Rules())
+    player.play("0.0 attach 0a\n0.0 attach 1a\n0.0 propose 1a\n0.1 disk full\n0.2 propose 1a 30 12")
+    assert player.lines[-1] == "  => not written"
+    player.play("0.3 propose 0a none")
+    assert ": WAIT: " in player.lines[-1]
+    player.play("0.4 disk ok\n0.5 propose 1a 30 12\n0.6 propose 0a none")
+    assert player.lines[-1] == "  => 0a: RESTORE: save-30-12"
+
+
+@pytest.mark.parametrize("end", ["1.1 cut 1a", "1.1 propose 1a none"])
+def test_one_that_looks_no_more_does_not_hold_up_a_new_job(end: str) -> None:
+    player = Transcript(Rules())
+    player.play(
+        f"0.0 attach 0a\n0.0 attach 1a\n0.0 propose 1a\n1.0 propose 0a none\n{end}\n1.2 propose 0a none"
+    )
+    assert player.lines[-1] == "  => 0a: FRESH: no step is on record and no complete save was found"
+
+
 def test_a_finished_job_needs_no_save() -> None:
     player = Transcript(Rules())
     player.play("0.0 attach 0a\n0.0 ask 0a 9\n0.1 goodbye 0a 10 finished\n0.2 attach 1a\n0.2 propose 1a 9 1")
@@ -588,4 +670,100 @@ def test_a_group_that_waits_while_another_loads_a_save_is_left_in_peace() -> Non
         13.0 tick
         """,
         Rules(join_timeout_s=60.0),
+    )
+
+
+GONE_BEFORE_IT_WAS_LOADED = """
+2.0 attach 0b
+  => 0b starts: RESTORE, step 40
+2.0 attach 1b
+  => 1b starts: RESTORE, step 40
+2.1 propose 0b 30 1
+  => on disk: quorum 1, step 30, all load save-30-1
+  => disaster_restore save-30-1
+  => 0b: RESTORE: save-30-1
+2.2 propose 1b
+  => on disk: quorum 1, step 30, all load save-30-1
+  => 1b: RESTORE: save-30-1
+2.3 ask 0b 0
+2.4 ask 1b 0
+"""
+
+
+def test_groups_that_have_found_their_save_gone_are_told_to_start_again_and_choose_another() -> None:
+    after_disaster(
+        GONE_BEFORE_IT_WAS_LOADED
+        + """2.5 tick
+6.0 beat 0b 1b
+7.4 tick
+  => quorum_waiting below_record
+7.5 tick
+  => call of 0b refused: evicted
+  => told 0b: EVICTED: those that had the state it came for are dead: start again
+  => stream of 0b closed: evicted
+  => replica_gone group 0 evicted
+  => call of 1b refused: evicted
+  => told 1b: EVICTED: those that had the state it came for are dead: start again
+  => stream of 1b closed: evicted
+  => replica_gone group 1 evicted
+  => on disk: quorum 1, step 30, all load save-30-1
+8.0 attach 0c
+  => 0c starts: RESTORE, step 30
+  => told 0c: ATTEMPT_OVER 1: group 0: rank 0 died
+8.0 propose 0c
+  => 0c: LOOK: no group lives that has the state
+8.1 propose 0c 20 1
+  => on disk: quorum 1, step 20, all load save-20-1
+  => disaster_restore save-20-1
+  => 0c: RESTORE: save-20-1
+"""
+    )
+
+
+def test_one_that_starts_again_is_not_told_of_a_save_that_the_others_have_found_gone() -> None:
+    after_disaster(
+        GONE_BEFORE_IT_WAS_LOADED
+        + """2.5 cut 0b
+  => replica_gone group 0 stream_broke
+2.6 attach 0c
+  => 0c starts: RESTORE, step 30
+  => call of 0b refused: superseded
+  => told 0c: ATTEMPT_OVER 1: group 0: rank 0 died
+2.6 propose 0c
+  => 0c: LOOK: no group lives that has the state
+2.7 propose 0c 20 1
+  => on disk: quorum 1, step 20, all load save-20-1
+  => disaster_restore save-20-1
+  => call of 1b refused: evicted
+  => told 1b: EVICTED: all load another save than it was told of: start again
+  => stream of 1b closed: evicted
+  => replica_gone group 1 evicted
+  => 0c: RESTORE: save-20-1
+"""
+    )
+
+
+def test_one_whose_request_has_just_timed_out_does_not_load_the_save_either() -> None:
+    player = after_disaster(GONE_BEFORE_IT_WAS_LOADED)
+    player.play("2.5 cut 0b\n2.6 cancel 1b\n2.6 attach 0c\n2.7 propose 0c")
+    assert player.lines[-1] == "  => 0c: LOOK: no group lives that has the state"
+
+
+def test_one_that_has_loaded_the_save_heals_those_that_have_found_it_gone() -> None:
+    after_disaster(
+        GONE_BEFORE_IT_WAS_LOADED
+        + """2.5 attach 2a
+  => 2a starts: RESTORE, step 30
+  => told 2a: ATTEMPT_OVER 1: group 0: rank 0 died
+2.5 propose 2a 30 1
+  => on disk: quorum 1, step 30, all load save-30-1
+  => 2a: RESTORE: save-30-1
+2.6 tick
+6.0 beat 0b 1b 2a
+8.0 tick
+  => quorum_waiting below_record
+8.1 ask 2a 30
+  => on disk: quorum 2, step 30
+  => quorum 2 [0 1 2] step 30, to 0b 1b 2a
+"""
     )

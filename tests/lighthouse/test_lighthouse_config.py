@@ -33,6 +33,18 @@ def test_every_flag_reaches_its_setting() -> None:
     assert len(numbers) == 8
 
 
+def test_files_for_access_reach_their_settings() -> None:
+    flags = ["token-file=t", "tls-cert=c", "tls-key=k", "tls-ca=a", "tls-bind=h:7"]
+    config = parse_serve([f"--{flag}" for flag in flags])
+    assert (config.token_file, config.tls_cert, config.tls_key) == (Path("t"), Path("c"), Path("k"))
+    assert (config.tls_ca, str(config.tls_bind)) == (Path("a"), "h:7")
+    assert config == parse_serve([f"--{flag.replace('-', '_')}" for flag in flags])
+
+
+def test_a_port_for_tls_that_is_not_used_conflicts_with_none() -> None:
+    assert parse_serve(["--bind", "[::]:29512"]).bind.port == 29512
+
+
 def test_none_switches_off() -> None:
     config = parse_serve(["--http-bind", "none", "--state_dir", "none"])
     assert config.http_bind is None
@@ -55,6 +67,9 @@ def test_none_switches_off() -> None:
         (["--progress-limit-floor-ms", "0"], ["--progress-limit-floor-ms"]),
         (["--heal-deadline-ms", "7"], ["heal-deadline-ms 7", "limit-floor-ms 30000"]),
         (["--bind", "[::]:5", "--http-bind", "[::]:5"], ["--bind", "--http-bind"]),
+        (["--tls-cert", "c", "--tls-key", "k", "--tls-bind", "[::]:29511"], ["--http-bind", "--tls-bind"]),
+        (["--tls-ca", "a"], ["--tls-ca is given without --tls-cert"]),
+        (["--tls-bind", "nonsense"], ["malformed address 'nonsense'"]),
         (["--bind", "nonsense"], ["malformed address 'nonsense'"]),
         (["--no-such-flag"], ["--no-such-flag"]),
         (["--min-rep", "2"], ["--min-rep"]),

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 from test_lighthouse_attach import hello
 from threaded import Threaded, threaded
 
-from lighthouse.__main__ import main
+from lighthouse.__main__ import main, table
 from lighthouse.client import AttachStream, Phase
+from lighthouse.status_words import COLUMNS
 
 
 @pytest.fixture
@@ -34,8 +36,10 @@ def test_status_and_forget(server: Threaded, capsys: pytest.CaptureFixture[str])
         server.wait(lambda slot: slot is not None and slot.step == 6, group=4)
         assert main(["status", address]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0].endswith("step 0: nobody")
-        assert lines[1].startswith("  group 4: joining, step 6 (heal), heard ")
+        assert (lines[0], lines[2]) == ("job", "  next quorum: nobody asks for one")
+        assert lines[1].endswith(" at step 0: nobody")
+        assert lines[3].split() == " ".join(COLUMNS).split()
+        assert lines[4].split()[:4] == ["4", "joining", "6", "heal"]
         assert main(["forget", address, "job"]) == 1
         assert "groups of job are alive" in capsys.readouterr().err
         assert stream.goodbye(finished=True, step=7)
@@ -56,7 +60,7 @@ def test_drain_and_evict_say_what_was_done(server: Threaded, capsys: pytest.Capt
         assert main(["drain", server.address, "job", "2"]) == 0
         assert capsys.readouterr().out == "group 2 of job will leave at the end of its step\n"
         assert main(["status", server.address]) == 0
-        assert capsys.readouterr().out.splitlines()[-1].endswith(", leaves at the end of its step")
+        assert capsys.readouterr().out.splitlines()[-1].endswith("  leaves at the end of its step")
         assert main(["evict", server.address, "job", "2"]) == 0
         assert capsys.readouterr().out == "group 2 of job is counted out\n"
 
@@ -67,6 +71,13 @@ def test_status_says_how_many_of_the_expected_groups_are_seen(capsys: pytest.Cap
         assert main(["status", server.address]) == 0
         assert "  1 of 3 expected groups are seen here" in capsys.readouterr().out.splitlines()
         stream.goodbye(finished=False, step=0)
+
+
+def test_columns_are_aligned() -> None:
+    assert table([("group", "state", ""), ("0", "training", "slow")]) == [
+        "group  state",
+        "0      training  slow",
+    ]
 
 
 def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +96,8 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
         (["drain", "h:1", "job", "two"], "argument group: invalid int value: 'two'"),
         (["evict", "h:1", "job", "-1"], "malformed group number -1"),
         (["evict", "h:1", "a b", "1"], "malformed job name 'a b'"),
+        (["watch-hardware", "h:1", "job", "1", "--kernel-log", "none"], "nothing to watch: give"),
+        (["watch-hardware", "h:1", "a b", "1"], "malformed job 'a b'"),
         (["serve", "--heal-deadline-ms", "5"], "--progress-limit-floor-ms 30000: a heal takes longer"),
         (["serve", "--min-replicas", "x"], "argument --min-replicas/--min_replicas: invalid int value"),
         (["serve", "--groups", "2"], "unrecognized arguments: --groups 2"),
@@ -101,3 +114,18 @@ def test_bad_input_is_one_sentence_and_exit_code_4(
     assert output.err.startswith("lighthouse: ")
     assert sentence in output.err
     assert output.err.count("\n") == 1
+
+
+def test_who_acts_shows_the_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = tmp_path / "token"
+    token.write_text("the secret of this job")
+    with threaded(token_file=token) as server:
+        for words in (["drain", server.address, "job", "2"], ["evict", server.address, "job", "2"]):
+            assert main(words) == 1
+            assert capsys.readouterr().err.endswith("the job's token is missing, give --token-file\n")
+            assert main([*words, "--token-file", str(token)]) == 1
+            assert capsys.readouterr().out == "group 2 of job does not live: nothing was done\n"
+        assert main(["forget", server.address, "job", "--token-file", str(token)]) == 0
+        assert main(["status", server.address]) == 0
+        assert main(["status", server.address, "--token-file", str(tmp_path / "gone")]) == 4
+        assert "cannot be read" in capsys.readouterr().err

@@ -108,6 +108,25 @@ def test_all_in_the_reduce_for_too_long_is_a_jam() -> None:
     assert not pace().is_jammed([slot(0, Phase.QUORUM, asks=True)], 1e6)
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_one_that_saves_may_take_as_long_as_it_needs(over: bool) -> None:
+    members = [slot(0, Phase.SAVE), slot(1, Phase.QUORUM, asks=True), slot(2, Phase.REDUCE)]
+    seen = pace()
+    assert [seen.stalls(members, now_s, over=over) for now_s in (10.0, 25.0)] == [[], []]
+    stalls = seen.stalls(members, 1e6, over=over)
+    assert members[0] not in [stall.slot for stall in stalls]
+    members[0].move(0, Phase.COMMIT, 1e6)
+    assert members[0] in [stall.slot for stall in seen.stalls(members, 1e6 + 31.0, over=over)]
+
+
+def test_others_that_wait_for_one_that_saves_are_no_jam() -> None:
+    members = [slot(0, Phase.SAVE), slot(1, Phase.REDUCE), slot(2, Phase.REDUCE)]
+    assert not pace().is_jammed(members, 1e6)
+    members[0].move(0, Phase.REDUCE, 1e6)
+    assert not pace().is_jammed(members, 1e6 + 30.0)
+    assert pace().is_jammed(members, 1e6 + 31.0)
+
+
 def computing(group: int, *durations_s: float) -> Slot:
     made = slot(group, Phase.COMPUTE)
     made.computed_s = deque(durations_s, maxlen=8)

@@ -16,9 +16,10 @@ from lighthouse import quorum
 from lighthouse.cold_start import ColdStarts, Outcome, Whereabouts
 from lighthouse.effects import Effect
 from lighthouse.ended import EndedAttempts
+from lighthouse.lineage import digest_of
 from lighthouse.lookout import Lookout
 from lighthouse.machine import JobMachine
-from lighthouse.model import Member, Quorum, SaveOffer, StartMode
+from lighthouse.model import Member, Quorum, Restore, SaveOffer, StartMode
 from lighthouse.quorum_book import QuorumBook
 from lighthouse.slot import Gone, Slot
 from lighthouse.table import Effects, Table
@@ -150,6 +151,27 @@ def nobody_is_displaced(*_arguments: object) -> list[str]:
     return []
 
 
+def waits_for_a_save_that_is_gone(starts: ColdStarts, restore: Restore) -> bool:
+    """Whoever was told of a save is taken to load it as long as it lives."""
+    told, slots = dict(restore.told), starts._table.slots.values()
+    return any(slot.attached and (slot.id.key, digest_of(slot.id.text)) in told.items() for slot in slots)
+
+
+def nobody_is_stranded(*_arguments: object) -> list[Slot]:
+    """Who waits to heal from the dead is let wait."""
+    return []
+
+
+def without_a_lighthouse_is_forgotten(starts: ColdStarts, offer: SaveOffer) -> bool:
+    """Saves of quorum 0 are shut out although nothing was forgotten."""
+    return offer.quorum_id <= starts._book.record.floor
+
+
+def nobody_is_waited_for(_starts: ColdStarts) -> bool:
+    """Who finds no save starts at step 0, whatever others may find."""
+    return False
+
+
 RESTORE = ColdStarts._restore
 
 MUTATIONS: dict[str, tuple[object, str, Callable[..., object]]] = {
@@ -176,6 +198,10 @@ MUTATIONS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "the record stays": (ColdStarts, "_restore", record_stays),
     "ids of saves do not count": (ColdStarts, "_restore", ids_of_saves_do_not_count),
     "nobody is displaced": (ColdStarts, "_displaced", nobody_is_displaced),
+    "a save that is gone is waited for": (ColdStarts, "_is_being_loaded", waits_for_a_save_that_is_gone),
+    "nobody is stranded": (ColdStarts, "stranded", nobody_is_stranded),
+    "quorum 0 is forgotten": (ColdStarts, "_is_forgotten", without_a_lighthouse_is_forgotten),
+    "nobody is waited for": (ColdStarts, "_others_look", nobody_is_waited_for),
 }
 
 

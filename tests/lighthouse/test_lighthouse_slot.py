@@ -56,6 +56,13 @@ def test_an_attempt_that_ended_before_the_reduce_is_no_sample() -> None:
     assert not slot.computed_s
 
 
+@pytest.mark.parametrize("phase", Phase)
+def test_an_attempt_lasts_from_the_first_round_to_the_reduce_or_the_last_save(phase: Phase) -> None:
+    wanted = phase in (Phase.COMPUTE, Phase.REDUCE, Phase.SAVE)
+    assert Slot(id=ID, phase=phase).is_in_attempt() is wanted
+    assert not Slot(id=ID, phase=phase, calls=[1]).is_in_attempt()
+
+
 @pytest.mark.parametrize("gone", Gone)
 def test_the_gone_have_a_state_each(gone: Gone) -> None:
     wanted = {

@@ -2,9 +2,10 @@
 
 from machine_transcript import Transcript
 
-from lighthouse.page import remarks, render_page, saves_line
+from lighthouse.page import render_page
 from lighthouse.quorum import Rules
 from lighthouse.status import Document, describe_job
+from lighthouse.status_words import cells, remarks, saves_line
 
 SCENARIO = """
 0.0 attach 0a
@@ -45,12 +46,18 @@ def test_incarnations_are_counted_and_the_dead_stay_visible() -> None:
     assert (group["attached"], group["step"]) == (False, 0)
 
 
+def test_a_group_that_saves_the_last_step_is_shown_as_such() -> None:
+    job = document(SCENARIO + "1.5 tell 1a 5 SAVE\n")
+    assert [group["phase"] for group in job["groups"]] == ["quorum", "save", "unspecified"]
+    assert cells(job["groups"][1])[3] == "save"
+
+
 def test_the_page_says_the_same() -> None:
     whole: Document = {"uptime_s": 3.0, "store": "ok", "jobs": [document()]}
     page = render_page(whole)
     assert "Quorum 1 at step 4: group 0, group 1." in page
     assert "waiting for group 1: in the last quorum and not asking yet, 1.0 s of 60.0 s" in page
-    assert "<tr class=joining><td>2<td>joining" in page
+    assert "<tr class=joining><td data-label='group'>2</td><td data-label='state'>joining</td>" in page
     assert "disk &lt;full&gt;" in render_page({**whole, "store": "disk <full>"})
     assert "No job has been seen yet" in render_page({**whole, "jobs": []})
 
@@ -79,10 +86,10 @@ def test_the_newest_save_and_the_failures() -> None:
     assert saves_line(job) == "failed saves: 1"
     job = document(SCENARIO + "1.0 saved 0a 4 1\n1.0 failed 0a 3\n1.0 failed 1a 3", now_s=3.5)
     assert job["save"] == {"step": 4, "age_s": 2.5, "bytes": 2_500_000, "seconds": 1.5, "failures": 2}
-    said = "saved step 4 2 s ago, 2.5 MB in 1.5 s; failed saves: 2"
+    said = "newest save: step 4, 2.5 s ago, 2.5 MB in 1.5 s; failed saves: 2"
     assert saves_line(job) == said
     page = render_page({"uptime_s": 3.0, "store": "ok", "jobs": [job]})
-    assert f"<p>S{said[1:]}.</p>" in page
+    assert f"<p>N{said[1:]}.</p>" in page
 
 
 def test_what_all_groups_are_to_load_and_until_when() -> None:

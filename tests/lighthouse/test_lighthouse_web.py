@@ -94,8 +94,65 @@ def test_metrics_of_saves() -> None:
         assert prefix + 'failures_total{group="3",job="job"} 1.0' in lines
         (age,) = [line for line in lines if line.startswith(prefix + 'age_seconds{job="job"}')]
         assert 60 <= float(age.split()[1]) < 80
-        assert "<p>Saved step 7 6" in await get(caller, "/")
+        assert "<p>Newest save: step 7, 1 min ago, " in await get(caller, "/")
         stream.cancel()
+
+    run(body)
+
+
+def test_metrics_and_status_of_the_time() -> None:
+    async def body(caller: Caller) -> None:
+        stream = await caller.attached(3)
+        seconds = {"productive": 3.0, "reduce": 1.0, "<evil>": 5.0}
+        await stream.write(pb.AttachRequest(pulse=pb.Pulse(seconds=seconds)))
+        machine = caller.lighthouse.coordinator.machines["job"]
+        await until(lambda: bool(machine.accounts.of(3)))
+        text = await get(caller, "/metrics")
+        assert "evil" not in text
+        lines = text.splitlines()
+        prefix = "headway_lighthouse_"
+        assert prefix + 'group_seconds_total{cause="productive",group="3",job="job"} 3.0' in lines
+        assert prefix + 'group_seconds_total{cause="reduce",group="3",job="job"} 1.0' in lines
+        assert prefix + 'job_goodput_ratio{job="job"} 0.75' in lines
+        (job,) = json.loads(await get(caller, "/status.json"))["jobs"]
+        assert job["goodput"] == {"ratio": 0.75, "lost_s_by_cause": {"reduce": 1.0}}
+        assert job["groups"][0]["goodput"]["ratio"] == 0.75
+        assert "oodput 75.0%, lost most to reduce" in await get(caller, "/")
+        stream.cancel()
+
+    run(body)
+
+
+def test_metrics_of_who_is_there_and_who_is_not() -> None:
+    async def body(caller: Caller) -> None:
+        stays, dies, leaves = [await caller.attached(group) for group in range(3)]
+        dies.cancel()
+        await leaves.write(pb.AttachRequest(goodbye=pb.Goodbye(finished=False, step=0)))
+        slots = caller.lighthouse.coordinator.machines["job"].table.slots
+        await until(lambda: slots[1].gone is not None and slots[2].gone is not None)
+        lines = (await get(caller, "/metrics")).splitlines()
+        prefix = "headway_lighthouse_"
+        alive = [line for line in lines if line.startswith(prefix + "group_alive{")]
+        assert alive == [
+            prefix + 'group_alive{group="0",job="job"} 1.0',
+            prefix + 'group_alive{group="1",job="job"} 0.0',
+        ]
+        assert prefix + 'groups_alive{job="job"} 1.0' in lines
+        assert prefix + 'expected_groups{job="job"} 4.0' in lines
+        assert prefix + 'job_finished{job="job"} 0.0' in lines
+        assert prefix + 'job_save_failures_total{group="1",job="job"} 0.0' in lines
+        await stays.write(pb.AttachRequest(goodbye=pb.Goodbye(finished=True, step=9)))
+        await until(lambda: slots[0].gone is not None)
+        assert prefix + 'job_finished{job="job"} 1.0' in (await get(caller, "/metrics")).splitlines()
+
+    run(body, expected_groups=4)
+
+
+def test_calls_that_nobody_has_made_yet_are_counted_from_0() -> None:
+    async def body(caller: Caller) -> None:
+        lines = (await get(caller, "/metrics")).splitlines()
+        for method in ("Attach", "Drain", "Quorum"):
+            assert f'headway_lighthouse_calls_turned_away_total{{method="{method}"}} 0.0' in lines
 
     run(body)
 

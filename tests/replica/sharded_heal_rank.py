@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from lighthouse.access import Access
 from replica.bridge.transport import HealTransport
 from replica.rounds import Peer
 from replica.state import TrainingState
@@ -81,7 +82,7 @@ def transports(groups: Mapping[int, Group], *, fresh: bool) -> Iterator[list[Hea
             own=group.state.tensors,
             fresh=lambda: fresh,
             on_served=served.append,
-            token=b"the secret of this job",
+            access=Access(token=b"the secret of this job"),
             peers=lambda: peers,
             group=number,
         )

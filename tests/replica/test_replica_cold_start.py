@@ -76,6 +76,7 @@ class Group:
         self.config = SimpleNamespace(job="job")
         self.stopwatch = Stopwatch()
         self.saves = None if vault is None else SimpleNamespace(vault=vault)
+        self.notices = SimpleNamespace(draining=False, raise_if_ended=lambda: None)
         self.state = SimpleNamespace(digest=lambda world_size: digest)
         self.step = 0
         self.heals = False
@@ -191,7 +192,7 @@ def test_other_ranks_or_another_platform_are_told() -> None:
 
 def test_a_state_that_is_not_what_was_saved_is_never_trained_on() -> None:
     group = Group(says(ColdStart.RESTORE, OFFER), vault=Vault(SAVE), digest="d2")
-    with pytest.raises(RestartError, match="digest"):
+    with pytest.raises(UserError, match="digest"):
         begin(group)
 
 
@@ -207,3 +208,40 @@ def test_a_store_that_does_not_answer_is_not_one_without_saves() -> None:
     with pytest.raises(RestartError, match="the bucket does not answer"):
         begin(group)
     assert len(group.asked) == 1
+
+
+def test_a_save_that_vanishes_between_the_look_and_the_answer_is_looked_for_again() -> None:
+    vault = Vault(SAVE)
+    group = Group(says(ColdStart.LOOK), says(ColdStart.RESTORE, OFFER), vault=vault)
+    vault.find = lambda name: None  # type: ignore[method-assign]
+    with pytest.raises(RestartError, match="is gone"):
+        begin(group)
+    assert not group.heals
+
+
+def test_what_was_found_is_looked_for_again_after_a_wait() -> None:
+    vault = Vault(SAVE)
+    answers = [ColdStart.LOOK, ColdStart.WAIT, ColdStart.LOOK, ColdStart.RESTORE]
+    group = Group(
+        *(says(each, OFFER if each is ColdStart.RESTORE else None) for each in answers), vault=vault
+    )
+    begin(group)
+    assert vault.looked == 2
+    assert [looked for looked, _ in group.asked] == [False, True, False, True]
+
+
+def test_a_group_that_is_asked_to_leave_does_not_wait_for_an_answer() -> None:
+    group = Group(says(ColdStart.WAIT), vault=Vault())
+    group.notices.draining = True
+    assert begin(group) is StartCheck.FINISHED
+    assert group.asked == []
+
+
+def test_an_incarnation_that_is_counted_out_ends() -> None:
+    def ended() -> None:
+        raise RestartError("counted out")
+
+    group = Group(says(ColdStart.WAIT), vault=Vault())
+    group.notices.raise_if_ended = ended
+    with pytest.raises(RestartError, match="counted out"):
+        begin(group)

@@ -72,6 +72,8 @@ def test_the_defaults_are_a_valid_chain() -> None:
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**64}, "seed is"),
         ({"digest_every": -1}, "digest_every is -1"),
+        ({"tls_ca": Path("ca")}, "all three of --tls-cert, --tls-key and --tls-ca"),
+        ({"tls_cert": Path("c"), "tls_key": Path("k")}, "all three of --tls-cert, --tls-key and --tls-ca"),
         ({"max_nonfinite_steps": 0}, "max_nonfinite_steps is 0"),
     ],
 )
@@ -96,7 +98,11 @@ def test_environment_variables_become_settings_of_the_right_type() -> None:
             "HEADWAY_STEPS": "7",
             "HEADWAY_SEED": "9",
             "HEADWAY_ADVERTISE_ADDR": "10.0.0.1",
+            "HEADWAY_METRICS_BIND": "10.0.0.1:29512",
             "HEADWAY_TOKEN_FILE": "/etc/token",
+            "HEADWAY_TLS_CERT": "/etc/cert",
+            "HEADWAY_TLS_KEY": "/etc/key",
+            "HEADWAY_TLS_CA": "/etc/ca",
             "HOME": "/root",
         }
     )
@@ -108,7 +114,11 @@ def test_environment_variables_become_settings_of_the_right_type() -> None:
         "steps": 7,
         "seed": 9,
         "advertise_addr": "10.0.0.1",
+        "metrics_bind": "10.0.0.1:29512",
         "token_file": Path("/etc/token"),
+        "tls_cert": Path("/etc/cert"),
+        "tls_key": Path("/etc/key"),
+        "tls_ca": Path("/etc/ca"),
     }
 
 

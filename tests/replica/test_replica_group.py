@@ -146,6 +146,25 @@ def test_its_events_tell_start_rounds_and_end(runs: dict[str, Ended]) -> None:
     assert len({event["input_xxh64"] for event in events if event["kind"] == "round_done"}) == len(rounds)
 
 
+def test_its_account_is_that_of_its_ledger(runs: dict[str, Ended]) -> None:
+    """What the group says of its own time follows from the files too; a step takes milliseconds here."""
+    run = runs["plain"]
+    assert run.said is not None
+    spent = run.said["seconds"]
+    phases = [line["seconds"] for line in run.ledger]
+    for each in phases:
+        parts = ("quorum", "configure", "heal", "compute", "reduce", "vote", "commit")
+        assert sum(each[part] for part in parts) == pytest.approx(each["total"], abs=1e-6)
+    told = {part: sum(each[part] for each in phases) for part in phases[0]}
+    assert spent["productive"] == pytest.approx(told["compute"] + told["commit"] + told["script"], abs=0.02)
+    assert spent["reduce"] == pytest.approx(told["reduce"] + told["vote"], abs=0.02)
+    assert spent["reconfiguring"] == pytest.approx(told["configure"], abs=0.02)
+    assert min(told["compute"], told["commit"], told["configure"]) > 0
+    assert spent["quorum"] > told["quorum"] > 0  # it attaches before the first attempt
+    assert spent["restarting"] == pytest.approx(run.events[0]["age_s"], abs=0.2)
+    assert spent["ended_attempt"] == spent["healing"] == spent["save"] == spent["spare"] == 0
+
+
 def test_two_runs_with_the_same_seed_are_bit_identical(runs: dict[str, Ended]) -> None:
     digests = [[line["digest"] for line in runs[name].ledger] for name in ("plain", "again")]
     assert digests[0] == digests[1] != []

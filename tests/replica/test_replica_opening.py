@@ -1,5 +1,6 @@
 """How an attempt begins: what came of a heal is written down, and where it left nothing this life ends."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from replica.errors import RestartError, UserError
 from replica.ledger import EventKind
 from replica.opening import LARGE_BYTES, SLOW_MB_PER_S, Opening, Turn
 from replica.rounds import Peer
+from replica.saves import LastSave
 from replica.stopwatch import Stopwatch
 from replica.transfer import Fault, Incident
 
@@ -111,19 +113,17 @@ def test_a_heal_is_told_with_its_rate_and_a_slow_one_is_warned_of(
 class Closing(Group):
     """A group that has the last step, number 9; `reduced` is what the wait for the others gives."""
 
-    def __init__(self, reduced: object, *, complete: bool | None = None) -> None:
+    def __init__(self, reduced: object, *, last: LastSave | None = None) -> None:
         super().__init__()
         self.step = 9
         self.config = SimpleNamespace(group=1)
         self.order: list[object] = []
         self.saves = None
-        if complete is not None:
-            self.saves = SimpleNamespace(
-                at_the_end=lambda *last: self.order.append(last), are_complete=lambda: complete
-            )
+        if last is not None:
+            self.saves = SimpleNamespace(at_the_end=lambda *what: self.order.append(what) or last)
         self.sum = SimpleNamespace(reduce=lambda *args, **kwargs: self.order.append("reduce") or reduced)
         self.bridge = SimpleNamespace(process_group=None)
-        self.ranks = SimpleNamespace(share=lambda values: [tuple(values)])
+        self.stopwatch = SimpleNamespace(time=lambda doing: nullcontext())
 
 
 def close(group: Closing, *, changed: bool = True) -> Turn:
@@ -134,20 +134,63 @@ def close(group: Closing, *, changed: bool = True) -> Turn:
 
 
 def test_the_last_state_is_durable_before_the_others_are_let_go() -> None:
-    group = Closing(object(), complete=True)
+    group = Closing(object(), last=LastSave.DURABLE)
     assert close(group) is Turn.LEAVE
     # Group 0 had come to heal: it may have failed, and does not count as one that can save.
     assert group.order == [(4, [1, 2]), "reduce"]
 
 
 def test_all_members_of_an_unchanged_quorum_have_the_last_state() -> None:
-    group = Closing(object(), complete=True)
+    group = Closing(object(), last=LastSave.DURABLE)
     close(group, changed=False)
     assert group.order[0] == (4, [0, 1, 2])
 
 
-@pytest.mark.parametrize(("complete", "turn"), [(False, Turn.AGAIN), (True, Turn.LEAVE), (None, Turn.LEAVE)])
-def test_when_a_group_is_gone_before_the_last_save_is_there_another_makes_it(
-    complete: bool | None, turn: Turn
-) -> None:
-    assert close(Closing(ReduceFailed(error="group 0 died"), complete=complete)) is turn
+@pytest.mark.parametrize(
+    ("last", "turn"), [(LastSave.ATTEMPT_OVER, Turn.AGAIN), (LastSave.IN_VAIN, Turn.LEAVE)]
+)
+def test_without_the_last_save_nobody_waits_for_the_others(last: LastSave, turn: Turn) -> None:
+    group = Closing(object(), last=last)
+    assert close(group) is turn
+    assert "reduce" not in group.order
+
+
+@pytest.mark.parametrize("last", [LastSave.DURABLE, None])
+def test_one_that_is_gone_when_all_is_safe_is_no_trouble(last: LastSave | None) -> None:
+    assert close(Closing(ReduceFailed(error="group 0 left"), last=last)) is Turn.LEAVE
+
+
+class Asked(Closing):
+    """Group 1, asked to leave; a quorum of its own is there when it asks for one."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(object(), last=LastSave.DURABLE)
+        self.step = step
+        self.config = SimpleNamespace(group=1, steps=9, digest_every=0)
+        self.notices = SimpleNamespace(
+            draining=True, raise_if_ended=lambda: None, asking=lambda: nullcontext()
+        )
+        self.ranks = SimpleNamespace(share=lambda values: [tuple(values)])
+        self.failures = SimpleNamespace(pause_s=0.0)
+        self.stream = SimpleNamespace(progress=lambda step, phase: None)
+        self.stopwatch = SimpleNamespace(time=lambda doing: nullcontext(), begin_attempt=lambda: None)
+        self.record = SimpleNamespace(group_event=lambda kind, **values: None)
+        self.rounds = 4
+        self.sum = SimpleNamespace(
+            held=frozenset(), reduce=lambda *args, **kwargs: self.order.append("reduce")
+        )
+        peers = (Peer(group=1, step=step),)
+        start = Start(quorum_id=4, changed=True, peers=peers, configured=True, error=None)
+        self.bridge = SimpleNamespace(process_group=None, begin=lambda: start)
+
+
+def test_asked_to_leave_it_does_so_between_two_steps() -> None:
+    group = Asked(step=5)
+    assert Opening(cast(Any, group)).next_turn() is Turn.LEAVE
+    assert group.order == []
+
+
+def test_asked_to_leave_in_the_last_step_it_still_sees_that_it_is_saved() -> None:
+    group = Asked(step=9)
+    assert Opening(cast(Any, group)).next_turn() is Turn.LEAVE
+    assert group.order == [(4, [1]), "reduce"]

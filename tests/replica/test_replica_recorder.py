@@ -3,11 +3,16 @@
 import json
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
+from lighthouse.address import HostPort
 from replica.errors import UserError
 from replica.ledger import EventKind, Outcome, events_path, ledger_path
+from replica.metrics import GroupMetrics
+from replica.metrics_server import MetricsServer
 from replica.recorder import Recorder
 
 ATTEMPT: dict[str, Any] = {"step": 3, "quorum_id": 7, "outcome": Outcome.COMMITTED}
@@ -23,6 +28,24 @@ def write_all(out: Path | None, rank: int) -> None:
     recorder.group_event(EventKind.FINISHED, step=3)
     recorder.attempt(**ATTEMPT)
     recorder.close()
+
+
+def test_what_is_written_down_is_counted_also_without_a_folder_and_served_until_it_is_closed() -> None:
+    counts = GroupMetrics(job="night", group=2, seconds_by_cause=dict)
+    bind = HostPort(host="127.0.0.1", port=0)
+    recorder = Recorder(
+        out=None, group=2, rank=0, incarnation="cafe0001", metrics=MetricsServer(counts, bind)
+    )
+    recorder.event(EventKind.HEAL_SENT, step=3, bytes=10, seconds=0.1)
+    recorder.attempt(**ATTEMPT)
+    assert recorder.metrics_url is not None
+    with urlopen(recorder.metrics_url, timeout=10.0) as answer:
+        lines = answer.read().decode().splitlines()
+    assert 'headway_group_heal_sent_bytes_total{group="2",job="night"} 10.0' in lines
+    assert 'headway_group_steps_committed_total{group="2",job="night"} 1.0' in lines
+    recorder.close()
+    with pytest.raises(URLError):
+        urlopen(recorder.metrics_url, timeout=10.0)
 
 
 def test_rank_zero_writes_events_and_the_ledger(tmp_path: Path) -> None:

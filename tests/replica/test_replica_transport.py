@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 
+from lighthouse.access import Access
 from replica.bridge.transport import NO_ATTEMPT, HealFailedError, HealTransport
 from replica.rounds import Peer
 from replica.transfer import Fault, Served
@@ -59,7 +60,7 @@ class Member:
             own=lambda: self.tensors,
             fresh=lambda: self.step == 0,
             on_served=self.served.append,
-            token=token,
+            access=Access(token=token),
             on_fetch=self.count,
             interrupts=self.interrupts,  # type: ignore[arg-type]
             quorum_id=lambda: self.quorum_id,
@@ -271,7 +272,7 @@ def test_a_joiner_without_the_job_s_token_gets_nothing(quorum: list[Member], tok
     joiner.peers = first.peers = second.peers = (first.peer, second.peer, joiner.peer)
     for donor in (first, second):
         donor.transport.stage(STEP, joiners=1)
-    with pytest.raises(HealFailedError, match="holds the token that is held here"):
+    with pytest.raises(HealFailedError, match="same token, same CA"):
         joiner.heal(named=first)
     heal = joiner.transport.heal
     assert (heal.refused, heal.torn, heal.received) == (True, False, None)

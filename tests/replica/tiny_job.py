@@ -48,7 +48,7 @@ def main() -> None:
                 attempt.backward(loss, torch.tensor(indices))
             attempt.commit()
         values = {name: value.full_tensor().tolist() for name, value in model.state_dict().items()}
-        print(json.dumps({"step": group.step, "weights": values}))
+        print(json.dumps({"step": group.step, "weights": values, "seconds": group.seconds_by_cause()}))
 
 
 if __name__ == "__main__":

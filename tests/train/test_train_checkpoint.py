@@ -1,5 +1,6 @@
 """The command for people: what it says of saves, good and damaged, what it removes, and how it ends."""
 
+import errno
 import json
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from replica.backstop import SaveName
+from replica.backstop import SaveName, Store
 from train import checkpoint
 from train.checkpoint import main
 
@@ -47,6 +48,13 @@ def test_all_saves_of_all_jobs_are_listed_the_newest_first(
     assert [" ".join(line.split()[:2]) for line in lines[1:]] == ["other 2", "tiny 12", "tiny 8", "tiny 4"]
     assert all(" min " in line or " s " in line for line in lines[1:])
     assert len({line.index("step-") for line in lines[1:]}) == 1
+
+
+def test_a_file_beside_the_jobs_is_none(saves: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (saves / "README").write_text("ours")
+    (saves / "also").mkdir()
+    assert main(["list", str(saves)]) == 0
+    assert len(said(capsys)[0]) == 5
 
 
 def test_one_job_as_json(saves: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,6 +179,18 @@ def test_what_may_be_in_flight_stays_and_trash_goes(saves: Path) -> None:
         (saves / "tiny" / name).mkdir()
     assert main(["prune", str(saves), "--job", "tiny", "--keep", "9"]) == 0
     assert folders(saves) == sorted([*NAMES, flying, same_quorum, "mine"])
+
+
+def test_one_that_cannot_be_read_stays(saves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(store: Store, path: str, limit_bytes: int) -> bytes:
+        if path.startswith(NAMES[2]):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(store, path, limit_bytes)
+
+    read = Store.read_file
+    monkeypatch.setattr(Store, "read_file", refuse)
+    assert main(["prune", str(saves), "--job", "tiny", "--keep", "1"]) == 0
+    assert folders(saves) == sorted([NAMES[0], NAMES[2]])
 
 
 def test_without_a_complete_save_nothing_is_removed(saves: Path) -> None:

@@ -264,7 +264,7 @@ def test_an_eviction_is_on_record_once_the_lighthouse_has_agreed(
     cluster.wait_step(3, group=1)
     with pytest.raises(ClusterError, match="group 1 was not evicted: no Lighthouse answers at"):
         cluster.evict(1)
-    monkeypatch.setattr("train.cluster.local_cluster.evict", lambda address, job, group: group == 1)
+    monkeypatch.setattr("train.cluster.local_cluster.evict", lambda address, job, group, access: group == 1)
     with pytest.raises(ClusterError, match="group 0 was not evicted: the Lighthouse knows no living one"):
         cluster.evict(0)
     assert "group_evicted" not in kinds(cluster)

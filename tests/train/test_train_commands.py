@@ -95,8 +95,24 @@ def test_environment_of_a_group() -> None:
         "HEADWAY_SEED": "7",
         "HEADWAY_STEPS": "40",
         "HEADWAY_ADVERTISE_ADDR": "b",
+        "HEADWAY_METRICS_BIND": "b:0",
         "HEADWAY_DIGEST_EVERY": "1",
     }
+
+
+def test_certificates_go_to_the_lighthouse_and_to_every_group_as_names_of_files(tmp_path: Path) -> None:
+    tls = {what: tmp_path / what for what in ("cert", "key", "ca")}
+    for path in tls.values():
+        path.touch()
+    given = settings(tls=tls)
+    told = environment(given, 1, "h:1", {})
+    assert {what: told[f"HEADWAY_TLS_{what.upper()}"] for what in tls} == {w: str(p) for w, p in tls.items()}
+    words = lighthouse_command(given, port=0)
+    at = words.index("--tls-bind")
+    files = [word for what, path in tls.items() for word in (f"--tls-{what}", str(path))]
+    assert words[at:] == ["--tls-bind", "127.0.0.1:0", *files]
+    with pytest.raises(UserError, match="give cert, key and ca"):
+        settings(tls={"cert": tls["cert"]})
 
 
 def test_a_token_goes_to_every_group_as_the_name_of_its_file(tmp_path: Path) -> None:
@@ -104,6 +120,7 @@ def test_a_token_goes_to_every_group_as_the_name_of_its_file(tmp_path: Path) -> 
     token.write_text("a secret of this job")
     given = settings(token_file=token)
     assert environment(given, 1, "h:1", {})["HEADWAY_TOKEN_FILE"] == str(token)
+    assert lighthouse_command(given, port=0)[-2:] == ["--token-file", str(token)]
     assert "HEADWAY_TOKEN_FILE" not in environment(settings(), 1, "h:1", {"HEADWAY_TOKEN_FILE": "other"})
     assert not any("secret" in word for word in group_command(given, 1, "h:1"))
 

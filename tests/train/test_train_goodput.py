@@ -163,6 +163,14 @@ def test_a_kill_costs_the_victim_its_way_back_and_the_others_their_ended_attempt
     assert row["lost_s"] == pytest.approx(row["others_s"] + row["victim_s"])
 
 
+def test_the_wait_that_comes_after_an_attempt_which_outlived_the_kill_counts() -> None:
+    """The step under way is committed 0.1 s after the kill; only then does the survivor wait."""
+    (row,) = by_kill(
+        *made([line(3, 0, 0), line(4, 0, 1), line(8, 0, 2, 2)], BEGUN, up(2, 0), up(2, 1), kill(3.9, 1))
+    )
+    assert row["others_s"] == pytest.approx(0.1 + 3.0 + 0.1)
+
+
 def test_what_two_kills_cost_is_counted_once() -> None:
     evidence, timeline = with_a_kill(kill(3.7, 0), kill(7, 1))
     rows = by_kill(evidence, timeline)

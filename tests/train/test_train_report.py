@@ -12,16 +12,19 @@ from test_train_evidence import write
 from replica.ledger import EventKind, LedgerLine, Outcome, PhaseSeconds
 from train.evidence.figures import quantiles
 from train.evidence.files import Event, Evidence
-from train.report import build_report, format_report, main, write_report
+from train.report import build_report, format_report, main, run_names, write_report
 
 CONTRACT = {
     "steps_committed", "kills", "steps_discarded", "steps_replayed", "steps_recommitted", "rounds_recomputed",
     "samples_lost", "samples_repeated", "digests_agree", "final_digest", "final_loss", "survivor_stall_s",
-    "rejoin_s", "heal_s", "heal_mb_per_s", "breadth_mean", "goodput", "backstop_saves", "backstop_reads",
+    "rejoin_s", "heal_s", "heal_mb", "heal_mb_per_s", "breadth_mean", "goodput", "backstop_saves", "backstop_reads",
     "disaster_restores", "steps_restored_over", "saves_failed",
     "wall_s", "versions", "measures",
 }  # fmt: skip
-ADDED = {"save_s", "save_blocked_s", "disaster_s", "first_loss", "heals", "violations", "out"}
+ADDED = {
+    "save_s", "save_blocked_s", "disaster_s", "first_loss", "heals", "violations", "out", "survival",
+    "last_signs",
+}  # fmt: skip
 
 
 def line(t: float, group: int, step: int, quorum_id: int = 1, **values: Any) -> LedgerLine:
@@ -171,6 +174,7 @@ def test_heal_is_as_slow_as_its_slowest_rank() -> None:
     assert found["heals"] == 1
     assert found["heal_s"] == {"p50": 2.0, "max": 2.0}
     assert found["heal_mb_per_s"] == 4.0
+    assert found["heal_mb"] == {"p50": 8.0, "max": 8.0}
     assert report([line(10, 0, 0)])["heal_mb_per_s"] is None
 
 
@@ -260,7 +264,7 @@ def test_violations_are_in_the_report_and_shown_a_few_of_each_kind() -> None:
 def test_printed_report() -> None:
     found = build_report(history(7, phase=Phase.MID_ROUNDS)) | {
         "wall_s": 12.3, "rounds_recomputed": 18, "out": "out/run", "rejoin_s": {"p50": 3.0, "max": 4.25},
-        "survivor_stall_s": {"p50": 0.04, "p99": 0.1, "max": 0.1}, "heal_mb_per_s": 12.34,
+        "survivor_stall_s": {"p50": 0.04, "p99": 0.1, "max": 0.1}, "heal_mb": {"p50": 3.2, "max": 4.0}, "heal_mb_per_s": 12.34,
         "goodput": {
             "ratio": 0.4, "productive_s": 40.0, "whole_s": 100.0,
             "lost_s_by_cause": {"ended_attempt": 5.5, "restarting": 30.0, "quorum": 0.04, "save": 0.1},
@@ -281,7 +285,7 @@ def test_printed_report() -> None:
         "loss                  first 5.500, final 0.393\n"
         "survivors stalled     p50 0.04 s, p99 0.10 s, max 0.10 s\n"
         "killed group back in  p50 3.00 s, max 4.25 s\n"
-        "heals from peers      3 (p50 0.50 s, max 0.50 s, 12.3 MB/s)\n"
+        "heals from peers      3 (p50 0.50 s, max 0.50 s, 3.2 MB at 12.3 MB/s)\n"
         "goodput               40.0% of all groups' time was productive\n"
         "lost to               restarting 30.0%, ended attempt 5.5%, save 0.1%\n"
         "cost of a kill        1.00 steps discarded, p50 12.00 s, max 20.00 s of all groups' time\n"
@@ -321,10 +325,59 @@ def test_command_prints_reports_and_tells_of_violations(
     write(replace(clean, ledgers={0: clean.ledgers[0][2:]}), bad)
     assert main([str(good)]) == 0
     assert capsys.readouterr().out.endswith("no broken promise\n")
+    assert not (tmp_path / "comparison.html").exists()
     assert main([str(good), str(bad)]) == 1
     output = capsys.readouterr().out
+    assert output.endswith(f"\n\ncomparison            {tmp_path / 'comparison.html'}\n")
+    assert "2 runs side by side" in (tmp_path / "comparison.html").read_text()
     assert output.count("steps committed") == 2
     assert "BROKEN PROMISES" in output
+
+
+def test_comparison_goes_where_it_is_told(tmp_path: Path) -> None:
+    write(history(2), tmp_path / "run")
+    assert main([str(tmp_path / "run"), "--comparison", str(tmp_path / "page.html")]) == 0
+    assert "run" in (tmp_path / "page.html").read_text()
+    assert main([str(tmp_path / "run"), "--comparison", str(tmp_path / "no" / "page.html")]) == 4
+
+
+def test_runs_get_names_of_their_own() -> None:
+    paths = [Path("/a/one/run"), Path("/a/two/run"), Path("/b/three")]
+    assert run_names(paths) == ["one-run", "two-run", "three"]
+    assert run_names([Path("/a/run")]) == ["run"]
+
+
+def test_a_run_that_was_killed_as_a_whole_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything died at one moment: no word of any end, and last lines that are torn."""
+    whole = history(5, kills=0)
+    cut_t = whole.ledgers[0][8].t
+    ledgers = {
+        group: tuple(each for each in lines if each.t < cut_t) for group, lines in whole.ledgers.items()
+    }
+    events = tuple(each for each in whole.events if each.t < cut_t)
+    write(replace(whole, ledgers=ledgers, events=events), tmp_path)
+    for path in (tmp_path / "events.jsonl", tmp_path / "ledger" / "group-0.jsonl"):
+        with path.open("a") as file:
+            file.write('{"t":1000020.5,"kind":"round_d')
+    assert main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "steps committed       8 in" in printed
+    for group in range(3):
+        said = "no word of an end: it still runs, or died with whoever would have told"
+        assert f"group {group} at the end    {said}; it committed step 7 at " in printed
+    assert "had finished rounds" in printed
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert [one["ending"] for one in found["last_signs"]] == ["untold"] * 3
+    assert "at the end" not in format_report(build_report(whole))
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, False), (3, True)])
+def test_groups_that_ended_well_need_no_word(code: int, told: bool) -> None:
+    gone = event(2, EventKind.GROUP_EXITED, group=0, code=code)
+    text = format_report(report([line(1, 0, 0)], start(0, 0, "life0"), gone))
+    assert ("group 0 at the end    ended with code 3 at 2.0 s; it committed step 0" in text) is told
 
 
 def test_command_refuses_a_missing_folder_in_one_sentence(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from lighthouse.access import Access, read_access
 from replica.errors import UserError
 from train.cluster.job_facts import JobFacts
 from train.cluster.processes import MARK_VARIABLE
@@ -46,7 +47,8 @@ class ClusterSettings:
     for as the configuration says. backstop: where saves go, None for saves/ in out, or where the
     configuration says. continues: goes on with the run that is in out. addresses: one per group, under
     which its peers reach it; empty: 127.0.0.1 for all. token_file: with the job's secret, for all
-    groups. env: added to the environment of every group.
+    groups and the Lighthouse. tls: the files "cert", "key" and "ca", for the same. env: added to the
+    environment of every group.
     """
 
     out: Path
@@ -67,6 +69,7 @@ class ClusterSettings:
     continues: bool = False
     addresses: tuple[str, ...] = ()
     token_file: Path | None = None
+    tls: Mapping[str, Path] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     join_timeout_s: float = 60.0
     heartbeat_timeout_s: float = 5.0
@@ -88,7 +91,9 @@ class ClusterSettings:
         if self.addresses and len(self.addresses) != self.groups:
             raise UserError(f"{len(self.addresses)} addresses for {self.groups} groups: give one for each.")
         named = (("configuration", self.config), ("script", self.script), ("token", self.token_file))
-        for what, path in named:
+        if self.tls is not None and set(self.tls) != {"cert", "key", "ca"}:
+            raise UserError(f"tls has the files {sorted(self.tls)}: give cert, key and ca.")
+        for what, path in (*named, *(self.tls or {}).items()):
             if path is not None and not path.is_file():
                 raise UserError(f"there is no {what} file {path}: give the path of one.")
 
@@ -100,6 +105,14 @@ class ClusterSettings:
         if not self.save_every:
             return None if self.save_every is None else ""
         return self.facts.backstop or str(self.out / "saves")
+
+    def access(self) -> Access:
+        """What the Lighthouse is shown. Raises UserError for files that cannot be used."""
+        tls = self.tls or {}
+        try:
+            return read_access(self.token_file, cert=tls.get("cert"), key=tls.get("key"), ca=tls.get("ca"))
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
     def address(self, group: int) -> str:
         """The address under which peers reach the group."""
@@ -119,7 +132,17 @@ def lighthouse_command(settings: ClusterSettings, port: int) -> list[str]:
     binds = ["--bind", bind, "--http-bind", f"{HOST}:0"]
     state = ["--state-dir", str(settings.out / "lighthouse")]
     groups = ["--expected-groups", str(settings.groups)]
-    return [sys.executable, "-m", "lighthouse", "serve", *binds, *groups, *limits, *state]
+    words = [*binds, *groups, *limits, *state, *_access_flags(settings)]
+    return [sys.executable, "-m", "lighthouse", "serve", *words]
+
+
+def _access_flags(settings: ClusterSettings) -> list[str]:
+    flags = [] if settings.token_file is None else ["--token-file", str(settings.token_file)]
+    if settings.tls is not None:
+        flags += ["--tls-bind", f"{HOST}:0"]
+        for what, path in settings.tls.items():
+            flags += [f"--tls-{what}", str(path)]
+    return flags
 
 
 def group_command(settings: ClusterSettings, group: int, lighthouse: str) -> list[str]:
@@ -141,6 +164,7 @@ def environment(
         "HEADWAY_SEED": str(facts.seed),
         "HEADWAY_MODE": facts.mode,
         "HEADWAY_ADVERTISE_ADDR": settings.address(group),
+        "HEADWAY_METRICS_BIND": f"{settings.address(group)}:0",
         "HEADWAY_DIGEST_EVERY": "1",
     }
     if facts.steps is not None:
@@ -151,6 +175,8 @@ def environment(
         own["HEADWAY_BACKSTOP_EVERY_STEPS"] = str(settings.save_every)
     if settings.token_file is not None:
         own["HEADWAY_TOKEN_FILE"] = str(settings.token_file)
+    for what, path in (settings.tls or {}).items():
+        own[f"HEADWAY_TLS_{what.upper()}"] = str(path)
     return {**base_environment(inherited), **own, **settings.env}
 
 

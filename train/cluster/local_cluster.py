@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lighthouse.access import Access
 from lighthouse.client import LighthouseError, evict
 from replica.errors import UserError
 from replica.ledger import events_path
@@ -50,8 +51,9 @@ class LocalCluster:
     they go, saves/ in out by default; None for both: as the configuration says. continues: the run in
     out goes on, its cluster having ended: ledgers, events, saves and the Lighthouse's state are taken
     up, by another number of groups or ranks if you like. addresses: one per group, under which its
-    peers reach it. token_file: with the job's secret, for all groups. env: added to the environment of
-    every rank.
+    peers reach it. token_file: with the job's secret, for all groups and the Lighthouse. tls: the files
+    "cert", "key" and "ca" that all of them use; the certificate must be made out to 127.0.0.1. env: added
+    to the environment of every rank.
 
     Raises UserError for bad values.
     """
@@ -80,6 +82,7 @@ class LocalCluster:
         continues: bool = False,
         addresses: Sequence[str] = (),
         token_file: Path | None = None,
+        tls: Mapping[str, Path] | None = None,
         env: Mapping[str, str] | None = None,
         join_timeout_s: float = 60.0,
         heartbeat_timeout_s: float = 5.0,
@@ -107,6 +110,7 @@ class LocalCluster:
             continues=continues,
             addresses=tuple(addresses),
             token_file=None if token_file is None else Path(token_file).absolute(),
+            tls=None if tls is None else {what: Path(path).absolute() for what, path in tls.items()},
             env=dict(env or {}),
             join_timeout_s=join_timeout_s,
             heartbeat_timeout_s=heartbeat_timeout_s,
@@ -297,7 +301,9 @@ class LocalCluster:
         """
         address, job = self.lighthouse_address, self.settings.facts.job
         with self._supervisor.group(group) as found:
-            found.evict(lambda: _count_out(address, job, group), self._supervisor.step())
+            found.evict(
+                lambda: _count_out(address, job, group, self.settings.access()), self._supervisor.step()
+            )
 
     def pause(self, group: int, rank: int | None = None) -> None:
         """Stops with SIGSTOP the whole group, or the worker of one rank."""
@@ -385,9 +391,9 @@ def _launcher(given: str | Sequence[str]) -> Launcher | tuple[str, ...]:
         raise UserError(f"there is no launcher {given!r}: use {known}, or the words of a command.") from None
 
 
-def _count_out(address: str, job: str, group: int) -> None:
+def _count_out(address: str, job: str, group: int, access: Access) -> None:
     try:
-        known = evict(address, job, group)
+        known = evict(address, job, group, access=access)
     except LighthouseError as error:
         raise ClusterError(f"group {group} was not evicted: {error}") from None
     if not known:

@@ -1,7 +1,8 @@
 """The figures of a report, each from a run's evidence: pure."""
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import ceil
 from statistics import fmean, median
 
@@ -33,9 +34,9 @@ def count(violations: Iterable[Violation], *kinds: ViolationKind) -> int:
     return sum(violation.kind in kinds for violation in violations)
 
 
-def quantiles(values: Sequence[float], *names: str) -> dict[str, float | None]:
-    """`p50`, `p99` (nearest rank) and `max` of the values, as named; None where there is no value."""
-    ordered = sorted(values)
+def quantiles(values: Iterable[float | None], *names: str) -> dict[str, float | None]:
+    """`p50`, `p99` (nearest rank) and `max` of the known values, as named; None where there is none."""
+    ordered = sorted(value for value in values if value is not None)
     if not ordered:
         return dict.fromkeys(names)
     known = {"p50": median(ordered), "p99": ordered[ceil(0.99 * len(ordered)) - 1], "max": ordered[-1]}
@@ -120,27 +121,26 @@ def saves(evidence: Evidence) -> tuple[list[float], list[float]]:
     return [event.number("seconds") for event in events], [event.number("blocked_s") for event in events]
 
 
-def survivor_stalls_s(evidence: Evidence) -> list[float]:
+def survivor_stalls_s(evidence: Evidence) -> list[float | None]:
     """For each kill of a group: seconds that the others waited for a commit, less a typical step.
 
     The attempt under way at the kill may still commit, and the wait comes after it: so all waits
     count, from the kill to the first commit in a quorum of later id than the victim's, and the
-    longest is taken. Kills after which no other life that had begun before committed any more are left
-    out.
+    longest is taken. In the order of `evidence.deaths`; None for kills after which no other life that
+    had begun before committed any more.
     """
     done = sorted(commits(evidence.lines), key=lambda line: line.t)
     begun = life_starts(evidence)
     typical = median(line.seconds.total for line in done) if done else 0.0
-    stalls = []
-    for kill in evidence.deaths:
-        later = [
+    stalls: list[float | None] = []
+    for kill, quorum_id in zip(evidence.deaths, _quorums_at_deaths(evidence), strict=True):
+        later = (
             line
-            for line in done
-            if line.group != kill.group and line.t > kill.t and begun.get(life(line), kill.t) <= kill.t
-        ]
-        waits = _waits_s(later, kill.t, _quorum_at(evidence, kill))
-        if waits:
-            stalls.append(max(0.0, max(waits) - typical))
+            for line in done[bisect_right(done, kill.t, key=lambda line: line.t) :]
+            if line.group != kill.group and begun.get(life(line), kill.t) <= kill.t
+        )
+        waits = _waits_s(later, kill.t, quorum_id)
+        stalls.append(max(0.0, max(waits) - typical) if waits else None)
     return stalls
 
 
@@ -157,17 +157,23 @@ def _waits_s(later: Iterable[LedgerLine], since: float, quorum_id: int) -> list[
     return waits
 
 
-def _quorum_at(evidence: Evidence, kill: Event) -> int:
-    """The last quorum id that the victim of a kill is known to have been in, NO_QUORUM without any."""
-    told = (
-        event.integer("quorum_id") or 0
-        for event in evidence.of(EventKind.QUORUM)
-        if event.t <= kill.t and kill.group in group_numbers(event.values["participants"])
-    )
-    written = (
-        quorum(line) for line in evidence.lines if line.t <= kill.t and kill.group in line.participants
-    )
-    return max((*told, *written), default=NO_QUORUM)
+def _quorums_at_deaths(evidence: Evidence) -> list[int]:
+    """The last quorum id that each victim is known to have been in, NO_QUORUM without any."""
+    met: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for event in evidence.of(EventKind.QUORUM):
+        for group in group_numbers(event.values["participants"]):
+            met[group].append((event.t, event.integer("quorum_id") or 0))
+    for line in evidence.lines:
+        for group in line.participants:
+            met[group].append((line.t, quorum(line)))
+    return [
+        max((q for t, q in met.get(_group_of(kill), ()) if t <= kill.t), default=NO_QUORUM)
+        for kill in evidence.deaths
+    ]
+
+
+def _group_of(kill: Event) -> int:
+    return -1 if kill.group is None else kill.group
 
 
 def disasters_s(evidence: Evidence, eras: Eras) -> list[float]:
@@ -182,23 +188,22 @@ def disasters_s(evidence: Evidence, eras: Eras) -> list[float]:
     return [first[number] - last[number - 1] for number in numbers if number in first and number - 1 in last]
 
 
-def rejoins_s(evidence: Evidence, eras: Eras) -> list[float]:
+def rejoins_s(evidence: Evidence, eras: Eras) -> list[float | None]:
     """For each kill of a group: seconds to its next commit in a new life, where there was one.
 
-    Kills that were part of a disaster are left out.
+    In the order of `evidence.deaths`; None where there was none, and for kills that were part of a
+    disaster.
     """
     begun = life_starts(evidence)
-    waits = []
-    for kill in evidence.deaths:
-        lines = evidence.ledgers.get(kill.group, ()) if kill.group is not None else ()
-        era = eras.at(_quorum_at(evidence, kill))
+    waits: list[float | None] = []
+    for kill, quorum_id in zip(evidence.deaths, _quorums_at_deaths(evidence), strict=True):
+        lines, era = evidence.ledgers.get(_group_of(kill), ()), eras.at(quorum_id)
         back = [
             line.t - kill.t
             for line in commits(lines)
             if begun.get(life(line), line.t) > kill.t and eras.of(line) is era
         ]
-        if back:
-            waits.append(min(back))
+        waits.append(min(back, default=None))
     return waits
 
 

@@ -243,8 +243,7 @@ class _Walk:
         if incarnation == self._life:
             return
         self._lose_track()
-        if self._idle is not Cause.RESTARTING:
-            self._fill(from_t, self._idle)
+        self._fill(from_t, self._idle)
         self._fill(t, Cause.RESTARTING)
         self._life, self._trying_t = incarnation, None
         self._begun.add(incarnation)

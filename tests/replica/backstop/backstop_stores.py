@@ -1,10 +1,13 @@
-"""Stores that make trouble: an fsspec file system on a local folder that fails or hangs on demand."""
+"""Stores that make trouble: they fail or hang on demand, in ranks or in the process of the test."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+
+from replica.backstop.store import Store
 
 
 class Trouble:
@@ -64,6 +67,24 @@ class TroubledFile:
 
     def __exit__(self, *exception: Any) -> None:
         self._raw.close()
+
+
+class TroubledFiles:
+    """The files of a store; `meet` is called with the name and the path of each operation, before it."""
+
+    def __init__(self, store: Store, meet: Callable[[str, str], None]) -> None:
+        self._files, self._meet = store.files, meet
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._files, name)
+        if not callable(found) or name == "where":
+            return found
+
+        def meet_and_do(path: str, *more: str) -> Any:
+            self._meet(name, path)
+            return found(path, *more)
+
+        return meet_and_do
 
 
 fsspec.register_implementation("trouble", TroubledFileSystem, clobber=True)

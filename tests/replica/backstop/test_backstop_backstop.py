@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from backstop_stores import TroubledFiles
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
@@ -75,8 +76,10 @@ class Rank:
         for parameter in self.model.parameters():
             parameter.add_(1.0)
 
-    def wait(self) -> None:
-        self.backstop.finish(limit_s=30.0)
+    def join(self) -> None:
+        """Until no save is being written."""
+        if self.backstop._thread is not None:
+            self.backstop._thread.join(30.0)
 
     def steps(self) -> list[int]:
         return sorted(each.name.step for each in self.store.listed() if isinstance(each, Save))
@@ -109,7 +112,7 @@ def test_a_save_holds_the_state_of_its_boundary_though_training_goes_on(
     rank.change()
     assert rank.state.digest(1) != digest
     gate.set()
-    rank.backstop._wait(30.0)
+    rank.join()
     save = rank.backstop.vault.newest()
     assert save is not None
     assert save.manifest.facts.digest == digest
@@ -120,7 +123,7 @@ def test_a_save_holds_the_state_of_its_boundary_though_training_goes_on(
 def test_saves_at_the_interval_and_not_between(rank: Rank) -> None:
     for step in (9, 10, 11):
         rank.commit(step)
-    rank.backstop._wait(30.0)
+    rank.join()
     assert rank.steps() == [10]
     assert [(each.name.step, each.name.quorum_id) for each in rank.saved] == [(10, 7)]
     assert rank.saved[0].written.bytes > 0
@@ -132,7 +135,7 @@ def test_a_group_that_is_not_the_writer_saves_nothing_until_it_is(ranks: Ranks, 
     assert rank.backstop.finish(limit_s=30.0) is None
     assert rank.steps() == []
     rank.commit(20, owners=(1, 2))
-    rank.backstop._wait(30.0)
+    rank.join()
     assert rank.steps() == [20]
 
 
@@ -140,11 +143,11 @@ def test_by_the_clock(ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rank = Rank(ranks, tmp_path, every_steps=0, every_minutes=1.0)
     now_s = module.time.monotonic()
     monkeypatch.setattr(module.time, "monotonic", lambda: now_s)
-    rank.commit(3)
+    rank.commit(1)
     assert rank.saved == []
     now_s += 61
     rank.commit(4)
-    rank.backstop._wait(30.0)
+    rank.join()
     assert rank.steps() == [4]
 
 
@@ -153,11 +156,11 @@ def test_one_at_a_time_and_the_next_is_made_as_soon_as_it_can(rank: Rank, gate: 
         rank.commit(step)
     assert [step for step, _ in rank.late] == [10]
     gate.set()
-    rank.backstop._wait(30.0)
+    rank.join()
     assert rank.steps() == [10]
     for step in (22, 23):
         rank.commit(step)
-    rank.backstop._wait(30.0)
+    rank.join()
     assert rank.steps() == [10, 22]
     assert rank.failed == []
 
@@ -181,7 +184,7 @@ def test_a_failed_save_is_told_at_once_and_at_the_end(ranks: Ranks, tmp_path: Pa
     (tmp_path / "file").write_text("")
     rank = Rank(ranks, tmp_path / "file")
     rank.commit(10)
-    rank.backstop._wait(30.0)
+    rank.join()
     assert [step for step, _ in rank.failed] == [10]
     sentence = rank.backstop.finish(limit_s=30.0)
     assert sentence is not None
@@ -198,7 +201,7 @@ def test_a_later_save_mends_an_earlier_failure(
     with monkeypatch.context() as patched:
         patched.setattr(module, "write_save", broken)
         rank.commit(10)
-        rank.backstop._wait(30.0)
+        rank.join()
     assert rank.failed == [(10, "RuntimeError: a defect")]
     rank.commit(20)
     assert rank.backstop.finish(limit_s=30.0) is None
@@ -229,6 +232,89 @@ def test_the_writing_thread_gives_way_to_training(rank: Rank, monkeypatch: pytes
 
     monkeypatch.setattr(module, "write_save", look)
     rank.commit(10)
-    rank.backstop._wait(30.0)
+    rank.join()
     assert seen == [module.NICENESS]
     assert nice(module.os.PRIO_PROCESS, threading.get_native_id()) == 0
+
+
+def test_a_group_that_came_later_does_not_let_the_clock_run_anew(ranks: Ranks, tmp_path: Path) -> None:
+    rank = Rank(ranks, tmp_path, every_steps=0, every_minutes=1000.0)
+    rank.commit(7)
+    rank.join()
+    rank.commit(8)
+    rank.join()
+    assert rank.steps() == [7]
+
+
+def test_a_state_that_came_from_a_peer_is_not_saved_as_the_last_commit(rank: Rank) -> None:
+    rank.commit(33)
+    rank.change()
+    rank.backstop.moved(None)
+    assert not rank.backstop.knows_of_saves()
+    assert rank.backstop.finish(limit_s=30.0) is None
+    assert rank.steps() == []
+
+
+def test_an_older_save_in_flight_is_not_taken_for_the_newest(rank: Rank, gate: threading.Event) -> None:
+    rank.commit(10)
+    rank.commit(11)
+    sentence = rank.backstop.finish(limit_s=0.05)
+    assert sentence is not None
+    assert "step 11" in sentence
+    assert [step for step, _ in rank.failed] == [11]
+
+
+def test_an_older_save_in_flight_is_waited_for(rank: Rank, gate: threading.Event) -> None:
+    rank.commit(10)
+    rank.commit(11)
+    threading.Timer(0.2, gate.set).start()
+    assert rank.backstop.finish(limit_s=30.0) is None
+    assert rank.steps() == [10, 11]
+
+
+def test_a_newer_quorum_s_save_is_no_failure_of_this_one(rank: Rank, tmp_path: Path, ranks: Ranks) -> None:
+    rank.commit(10, quorum_id=9)
+    rank.join()
+    late = Rank(ranks, tmp_path)
+    late.commit(10, quorum_id=8)
+    late.join()
+    assert late.failed == []
+    assert late.backstop.finish(limit_s=30.0) is None
+    assert [each.name.quorum_id for each in rank.store.listed() if isinstance(each, Save)] == [9]
+
+
+def test_a_state_that_cannot_be_copied_costs_the_save_and_nothing_else(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory() -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rank.backstop._staging, "copy", no_memory)
+        rank.commit(10)
+    assert [step for step, _ in rank.failed] == [10]
+    assert "could not be copied" in rank.failed[0][1]
+    rank.commit(20)
+    rank.join()
+    assert rank.steps() == [20]
+
+
+def test_the_last_step_is_not_saved_twice(rank: Rank, tmp_path: Path, ranks: Ranks) -> None:
+    rank.commit(LAST_STEP)
+    assert rank.backstop.finish(limit_s=30.0) is None
+    other = Rank(ranks, tmp_path, group=1)
+    other.commit(LAST_STEP)
+    last = Boundary(step=LAST_STEP, quorum_id=8, owners=frozenset({1}), digest="")
+    assert other.backstop.finish(last, limit_s=30.0) is None
+    assert (len(rank.saved), len(other.saved)) == (1, 0)
+
+
+def test_a_store_that_hangs_does_not_hold_training_up(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank.commit(10)
+    rank.join()
+    assert rank.backstop.is_saved(10)
+    healed, store = threading.Event(), rank.backstop._store
+    store.files = TroubledFiles(store, lambda doing, path: healed.wait() and None)  # type: ignore[assignment]
+    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    assert not rank.backstop.is_saved(10)
+    healed.set()

@@ -19,7 +19,7 @@ def test_results_and_errors_come_back() -> None:
 def test_what_hangs_is_left_behind() -> None:
     never = threading.Event()
     deadline = Deadline(0.05)
-    with pytest.raises(TooLateError):
+    with pytest.raises(TooLateError, match=r"^it was not done within 0.05 s: is the store reachable"):
         deadline.run(never.wait)
     assert deadline.passed
     (left,) = [thread for thread in threading.enumerate() if thread.name == "backstop-io"]

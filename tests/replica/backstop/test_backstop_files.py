@@ -1,12 +1,14 @@
 """What is written below a local folder is durable before it is seen; an object store has no folders."""
 
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
-from replica.backstop.files import LocalFiles, RemoteFiles, files_at
+from replica.backstop.files import LocalFiles, RemoteFiles, concerns_one_file, files_at, sentence_of
 
 
 @pytest.fixture
@@ -31,12 +33,22 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_files_then_their_folder_then_its_name(tmp_path: Path, done: list[str]) -> None:
     files = LocalFiles(tmp_path / "root")
     files.make_folder("partial")
+    done.clear()
     with files.open_to_write("partial/data") as file:
         file.write(b"abc")
         assert done == []
     files.rename_folder("partial", "final")
     assert done == ["sync data", "sync partial", "rename partial final", "sync root"]
     assert (tmp_path / "root" / "final" / "data").read_bytes() == b"abc"
+
+
+def test_new_folders_above_are_durable_in_the_ones_that_they_lie_in(tmp_path: Path, done: list[str]) -> None:
+    files = LocalFiles(tmp_path / "saves" / "job")
+    files.make_folder("partial")
+    assert sorted(done) == sorted([f"sync {tmp_path.name}", "sync saves"])
+    done.clear()
+    files.make_folder("another")
+    assert done == []
 
 
 def test_a_file_is_written_once(tmp_path: Path) -> None:
@@ -80,3 +92,43 @@ def test_an_object_store_is_asked_for_no_folder() -> None:
     RemoteFiles(NoFolders(), "bucket/root", "s3://bucket/root").make_folder("folder")
     with pytest.raises(AssertionError):
         RemoteFiles(NoFolders(), "root", "sftp://host/root").make_folder("folder")
+
+
+def test_a_file_system_that_does_not_know_of_listings_kept_can_be_used(tmp_path: Path) -> None:
+    class Strict(type(fsspec.filesystem("file"))):  # type: ignore[misc]
+        protocol = "strict"
+        cachable = False
+
+        def __init__(self, **options: Any) -> None:
+            if options:
+                raise TypeError(f"connect() got an unexpected keyword argument {next(iter(options))!r}")
+            super().__init__()
+
+    fsspec.register_implementation("strict", Strict, clobber=True)
+    (tmp_path / "there").mkdir()
+    assert files_at(f"strict://{tmp_path}").names("") == ["there"]
+
+
+@pytest.mark.parametrize(
+    ("error", "of_one"),
+    [
+        (OSError(errno.EIO, "Input/output error"), True),
+        (OSError(errno.ESTALE, "Stale file handle"), True),
+        (PermissionError(errno.EACCES, "Permission denied"), True),
+        (PermissionError("Forbidden"), True),
+        (FileNotFoundError("bucket/key"), True),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), False),
+        (TimeoutError(errno.ETIMEDOUT, "Connection timed out"), False),
+        (OSError(errno.EMFILE, "Too many open files"), False),
+        (OSError("something else"), False),
+    ],
+)
+def test_which_errors_are_of_one_file(error: OSError, of_one: bool) -> None:
+    assert concerns_one_file(error) == of_one
+
+
+def test_sentences_of_errors() -> None:
+    assert sentence_of(OSError(errno.EIO, "Input/output error", "/a/b")) == "Input/output error (/a/b)"
+    assert sentence_of(OSError(errno.ENOSPC, "No space left")).endswith(": make room there")
+    assert sentence_of(ValueError("two\nlines")) == "ValueError: two lines"
+    assert len(sentence_of(ValueError("x" * 9999))) == 500

@@ -1,6 +1,7 @@
 """A save is read only where it holds exactly the state that is asked for; otherwise all ranks say why not."""
 
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import xxhash
 from backstop_processes import Group
 from backstop_rank import JOB
 from backstop_states import KINDS, bytes_of, full
+from backstop_stores import TroubledFiles
 
 from replica.backstop.manifest import FILE_NAME, Manifest
 from replica.backstop.reading import read_save
-from replica.backstop.store import Save, Store
+from replica.backstop.store import Save, Store, StoreError
 from replica.backstop.unpickling import PROTOCOL, read_metadata
 
 NAME = f"step-{3:012d}-quorum-{1:012d}-00000001"
@@ -154,4 +156,23 @@ def test_one_process_can_read_without_a_group(folder: Path) -> None:
     assert isinstance(save, Save)
     tensors = {name: torch.zeros(shape).to(dtype) for name, dtype, shape in KINDS}
     read_save(store, save, tensors, process_group=None, rank=0, world_size=1)
+    assert bytes_of(tensors) == bytes_of({name: full(name, dtype, shape, 3) for name, dtype, shape in KINDS})
+
+
+@pytest.mark.parametrize("file", [".metadata", "__1_0.distcp"])
+def test_a_store_that_hangs_is_given_up_in_time(folder: Path, file: str) -> None:
+    store, healed = Store(str(folder.parents[1]), JOB), threading.Event()
+    (save,) = store.listed()
+    assert isinstance(save, Save)
+
+    def meet(doing: str, path: str) -> None:
+        if path.endswith(file):
+            healed.wait()
+
+    store.files = TroubledFiles(store, meet)  # type: ignore[assignment]
+    tensors = {name: torch.zeros(shape).to(dtype) for name, dtype, shape in KINDS}
+    with pytest.raises(StoreError, match=rf"reading {NAME}/{file} at .* not done within 0\.2 s"):
+        read_save(store, save, tensors, process_group=None, rank=0, world_size=1, timeout_s=0.2)
+    healed.set()
+    read_save(store, save, tensors, process_group=None, rank=0, world_size=1, timeout_s=60.0)
     assert bytes_of(tensors) == bytes_of({name: full(name, dtype, shape, 3) for name, dtype, shape in KINDS})

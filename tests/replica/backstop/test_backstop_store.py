@@ -1,18 +1,22 @@
 """A store tells complete saves from torn ones, finds damage, and removes only what is superfluous."""
 
+import errno
 import json
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import xxhash
 from backstop_rank import facts
+from backstop_stores import TroubledFiles
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replica.backstop.deadline import Deadline
 from replica.backstop.manifest import FILE_NAME, FileEntry, Manifest
 from replica.backstop.names import SaveName
-from replica.backstop.store import Save, Store, StoreError, Torn
+from replica.backstop.store import Purged, Save, Store, StoreError, Torn
 from replica.errors import UserError
 
 DATA = {".metadata": b"about", "__0_0.distcp": bytes(range(256)) * 100, "__1_0.distcp": b""}
@@ -172,7 +176,7 @@ def test_purge_keeps_the_newest_and_what_it_does_not_know(tmp_path: Path) -> Non
         planted(tmp_path, step, 1)
     (tmp_path / "waves" / "notes").mkdir()
     purged = Store(str(tmp_path), "waves").purge(own(5, 1), keep=2)
-    assert [SaveName.parse(folder).step for folder in purged] == [1, 2, 3]
+    assert purged == Purged(folders=tuple(own(step, 1).text for step in (1, 2, 3)), problem=None)
     assert sorted(path.name[:17] for path in (tmp_path / "waves").iterdir()) == [
         "notes",
         "step-000000000004",
@@ -191,7 +195,7 @@ def test_what_has_no_manifest_does_not_count_as_a_save(tmp_path: Path) -> None:
 
 def test_nothing_is_purged_where_nothing_is_published(tmp_path: Path) -> None:
     (tmp_path / "waves" / own(1, 1).partial).mkdir(parents=True)
-    assert Store(str(tmp_path), "waves").purge(own(3, 3), keep=1) == ()
+    assert Store(str(tmp_path), "waves").purge(own(3, 3), keep=1) == Purged(folders=(), problem=None)
     assert (tmp_path / "waves" / own(1, 1).partial).exists()
 
 
@@ -208,14 +212,14 @@ def test_a_folder_that_was_removed_meanwhile_is_no_trouble(tmp_path: Path) -> No
 
 def test_at_an_object_store_the_manifest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store("memory://going", "waves")
-    for file in (FILE_NAME, "__0_0.distcp"):
+    for file in DATA.keys() - {"__1_0.distcp"} | {FILE_NAME}:
         with store.files.open_to_write(f"{own(1, 1).text}/{file}") as stream:
             stream.write(b"abc")
     left: list[dict[str, int]] = []
     monkeypatch.setattr(store.files, "remove_folder", lambda folder: left.append(store.files.sizes(folder)))
     assert [name.step for name in store.published()] == [1]
     store.remove(own(1, 1).text)
-    assert left == [{"__0_0.distcp": 3}]
+    assert left == [{".metadata": 3, "__0_0.distcp": 3}]
     assert store.published() == []
 
 
@@ -240,3 +244,117 @@ def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(UserError, match=r"install headway\[gcs\]"):
         Store("gs://bucket", "waves")
+
+
+def broken(store: Store, error: OSError, *where: str) -> None:
+    """Let operations on these paths fail, "" being the folder of the job."""
+
+    def meet(doing: str, path: str) -> None:
+        if path in where:
+            raise error
+
+    store.files = TroubledFiles(store, meet)  # type: ignore[assignment]
+
+
+EIO = OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("error", [EIO, PermissionError(errno.EACCES, "Permission denied")])
+@pytest.mark.parametrize("what", [f"/{FILE_NAME}", ""])
+def test_one_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, error: OSError, what: str) -> None:
+    newest, older = planted(tmp_path, 2, 2).name, planted(tmp_path, 1, 1).name
+    store = Store(str(tmp_path), "waves")
+    broken(store, error, newest + what)
+    torn, save = store.listed()
+    assert torn == Torn(folder=newest, why=f"it cannot be read: {error.strerror}", unreadable=True)
+    assert isinstance(save, Save)
+    assert [name.text for name in store.published()] == ([older] if what == "" else [newest, older])
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), OSError("what?")])
+def test_trouble_of_the_place_is_not_that_of_a_save(tmp_path: Path, error: OSError) -> None:
+    folder = planted(tmp_path, 1, 1).name
+    store = Store(str(tmp_path), "waves")
+    (save,) = store.listed()
+    assert isinstance(save, Save)
+    broken(store, error, f"{folder}/{FILE_NAME}", f"{folder}/.metadata")
+    with pytest.raises(StoreError, match=f"looking at {folder}"):
+        store.listed()
+    with pytest.raises(StoreError, match=f"reading {folder}/.metadata"):
+        store.verify(save)
+
+
+def test_a_place_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
+    folder = planted(tmp_path, 1, 1).name
+    store = Store(str(tmp_path), "waves")
+    names = store.files.names("")
+    broken(store, EIO, "", f"{folder}/{FILE_NAME}")
+    store.folders = lambda: names  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="Input/output error"):
+        store.listed()
+
+
+def test_a_data_file_that_cannot_be_read_is_a_problem_of_its_save(tmp_path: Path) -> None:
+    folder = planted(tmp_path, 1, 1).name
+    store = Store(str(tmp_path), "waves")
+    broken(store, EIO, f"{folder}/__0_0.distcp")
+    save = only(store)
+    assert isinstance(save, Save)
+    assert store.verify(save) == [f"{folder}/__0_0.distcp cannot be read: Input/output error"]
+
+
+@pytest.mark.parametrize("lost", [".metadata", "data"])
+def test_saves_whose_files_are_gone_do_not_count_in_retention(tmp_path: Path, lost: str) -> None:
+    for step in range(1, 5):
+        planted(tmp_path, step, step)
+    for step in (2, 3):
+        for path in (tmp_path / "waves" / own(step, step).text).glob("*.distcp" if lost == "data" else lost):
+            path.unlink()
+    store = Store(str(tmp_path), "waves")
+    assert [name.step for name in store.published()] == [4, 1]
+    assert store.purge(own(4, 4), keep=2).folders == (own(2, 2).text, own(3, 3).text)
+    assert [each.name.step for each in store.listed() if isinstance(each, Save)] == [4, 1]
+
+
+def test_a_writer_knows_when_a_save_of_its_own_is_torn(tmp_path: Path) -> None:
+    store = Store(str(tmp_path), "waves")
+    for step in range(1, 5):
+        planted(tmp_path, step, 1)
+    for save in store.listed():
+        assert isinstance(save, Save)
+        store.note_written(save.manifest)
+    with open(tmp_path / "waves" / own(3, 1).text / "__0_0.distcp", "ab") as file:
+        file.truncate(100)
+    assert [name.step for name in store.published()] == [4, 2, 1]
+    assert store.purge(own(4, 1), keep=2).folders == (own(1, 1).text, own(3, 1).text)
+    assert store._written.keys() == {own(step, 1).text for step in (1, 2, 3, 4)}
+    store.purge(own(4, 1), keep=2)
+    assert store._written.keys() == {own(step, 1).text for step in (2, 4)}
+
+
+def test_purge_goes_on_past_what_it_cannot_remove_and_leaves_what_it_cannot_see(tmp_path: Path) -> None:
+    for step in range(1, 6):
+        planted(tmp_path, step, step)
+    store = Store(str(tmp_path), "waves")
+    stuck, unseen = own(1, 1).text, own(3, 3).text
+
+    def meet(doing: str, path: str) -> None:
+        if (doing, path) in (("rename_folder", stuck), ("sizes", unseen)):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    store.files = TroubledFiles(store, meet)  # type: ignore[assignment]
+    purged = store.purge(own(5, 5), keep=1)
+    assert purged.folders == (own(2, 2).text, own(4, 4).text)
+    assert purged.problem is not None
+    assert purged.problem.startswith(f"removing {stuck} at ")
+    assert sorted(path.name for path in (tmp_path / "waves").iterdir()) == [stuck, unseen, own(5, 5).text]
+
+
+def test_a_place_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
+    store, healed = Store(str(tmp_path), "waves"), threading.Event()
+    store.files = TroubledFiles(store, lambda doing, path: healed.wait() and None)  # type: ignore[assignment]
+    with pytest.raises(StoreError, match=r"listing saves at .* failed: it was not done within 0.05 s"):
+        store.bounded("listing saves", Deadline(0.05), store.published)
+    healed.set()
+    assert store.bounded("listing saves", Deadline(60), store.published) == []
+    assert store.bounded("listing saves", None, store.published) == []

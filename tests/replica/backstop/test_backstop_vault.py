@@ -1,10 +1,14 @@
 """The saves as a group reads them: the newest that is whole, and no conclusion from a store that fails."""
 
+import errno
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from backstop_stores import TroubledFiles
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -36,7 +40,7 @@ FACTS = Facts(
 class Place:
     """A store, the state of one rank, and its vault."""
 
-    def __init__(self, ranks: Ranks, url: Path) -> None:
+    def __init__(self, ranks: Ranks, url: Path, timeout_s: float = 30.0) -> None:
         self.model = nn.Linear(4, 4)
         fully_shard(self.model, mesh=ranks.mesh)
         self.state = TrainingState(self.model, torch.optim.AdamW(self.model.parameters()))
@@ -45,7 +49,9 @@ class Place:
         world = dist.group.WORLD
         assert world is not None
         self.world = world
-        self.vault = Vault(store=self.store, staging=self.staging, process_group=world, ranks=ranks)
+        self.vault = Vault(
+            store=self.store, staging=self.staging, process_group=world, ranks=ranks, timeout_s=timeout_s
+        )
 
     def save(self, step: int, quorum_id: int) -> SaveName:
         name = SaveName(step=step, quorum_id=quorum_id, incarnation="00000001")
@@ -104,3 +110,85 @@ def test_a_store_that_cannot_be_read_is_not_one_without_saves(ranks: Ranks, tmp_
         vault.newest()
     with pytest.raises(StoreError, match="Not a directory"):
         vault.find(SaveName(step=1, quorum_id=1, incarnation="00000001"))
+
+
+@pytest.fixture
+def healed() -> Iterator[threading.Event]:
+    """What hangs goes on when it is set, at the end of the test at the latest."""
+    event = threading.Event()
+    yield event
+    event.set()
+    for thread in threading.enumerate():
+        if thread.name == "backstop-io":
+            thread.join(30.0)
+
+
+@pytest.mark.parametrize(
+    ("hangs", "at"),
+    [("names", ""), ("sizes", "step-"), ("open_to_read", ".json"), ("open_to_read", ".distcp")],
+)
+def test_a_store_that_hangs_ends_the_search_in_time(
+    ranks: Ranks, tmp_path: Path, healed: threading.Event, hangs: str, at: str
+) -> None:
+    place = Place(ranks, tmp_path, timeout_s=0.2)
+    name = place.save(10, 1)
+
+    def meet(doing: str, path: str) -> None:
+        if doing == hangs and at in path:
+            healed.wait()
+
+    place.store.files = TroubledFiles(place.store, meet)  # type: ignore[assignment]
+    with pytest.raises(StoreError, match=r"not done within 0\.2 s"):
+        place.vault.newest()
+    if at != ".distcp":  # which `find` does not read
+        with pytest.raises(StoreError, match=r"not done within 0\.2 s"):
+            place.vault.find(name)
+
+
+def test_what_hangs_while_it_is_loaded_changes_nothing_afterwards(
+    ranks: Ranks, tmp_path: Path, healed: threading.Event
+) -> None:
+    place = Place(ranks, tmp_path, timeout_s=0.2)
+    name = place.save(10, 1)
+    save = place.vault.find(name)
+    assert save is not None
+    digest = place.state.digest(1)
+    with torch.no_grad():
+        place.staging.tensors()["parameter.bias"].zero_()
+    before = {key: tensor.clone() for key, tensor in place.staging._copies.items()}
+
+    def meet(doing: str, path: str) -> None:
+        if doing == "open_to_read" and path.endswith(".distcp"):
+            healed.wait()
+
+    place.store.files = TroubledFiles(place.store, meet)  # type: ignore[assignment]
+    with pytest.raises(StoreError, match=r"not done within 0\.2 s"):
+        place.vault.load(save)
+    healed.set()
+    for thread in threading.enumerate():
+        if thread.name == "backstop-io":
+            thread.join(30.0)
+    assert place.state.digest(1) == digest
+    assert all(torch.equal(tensor, before[key]) for key, tensor in place.staging._copies.items())
+
+
+def test_one_that_cannot_be_read_is_passed_over_but_is_not_none(
+    ranks: Ranks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(ranks, tmp_path)
+    older, newest = place.save(10, 1), place.save(20, 2)
+    unreadable = {newest.text}
+
+    def meet(doing: str, path: str) -> None:
+        if doing == "open_to_read" and path.partition("/")[0] in unreadable:
+            raise OSError(errno.EIO, "Input/output error")
+
+    place.store.files = TroubledFiles(place.store, meet)  # type: ignore[assignment]
+    found = place.vault.newest()
+    assert found is not None
+    assert found.name == older
+    assert f"skipping save {newest.text}: it cannot be read: Input/output error" in caplog.text
+    assert place.vault.find(newest) is None
+    unreadable.add(older.text)
+    with pytest.raises(StoreError, match=f"no complete save, but some cannot be read: {newest.text}"):
+        place.vault.newest()

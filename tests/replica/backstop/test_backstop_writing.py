@@ -1,19 +1,27 @@
 """Saves are written by real processes, into real folders."""
 
+import errno
 import signal
+import threading
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from backstop_kills import kill_writers
 from backstop_processes import Group, group_of
 from backstop_rank import JOB, facts
 from backstop_states import KINDS, bytes_of, full
+from backstop_stores import TroubledFiles
 
+from replica.backstop.deadline import Deadline
 from replica.backstop.manifest import FILE_NAME
+from replica.backstop.names import SaveName
 from replica.backstop.store import Save, Store, Torn
+from replica.backstop.writing import SaveFailedError, Written, write_save
+from replica.mesh import Ranks
 
 
 def saves(folder: Path) -> list[Save]:
@@ -168,3 +176,82 @@ def test_partial_saves_that_may_be_in_flight_stay(rank_processes: Group, tmp_pat
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Bytes and times of all files."""
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def write(store: Store, step: int, *, keep: int = 3, timeout_s: float = 30.0) -> Written:
+    """Save something from this process."""
+    world = dist.group.WORLD
+    assert world is not None
+    return write_save(
+        store,
+        SaveName(step=step, quorum_id=1, incarnation="00000001"),
+        facts("00000001", 1),
+        {"parameter.one": torch.ones(3)},
+        process_group=world,
+        keep=keep,
+        timeout_s=timeout_s,
+    )
+
+
+@pytest.mark.parametrize("url", ["{}", "trouble://{}"])
+def test_a_save_that_was_reported_as_failed_is_not_published_later(
+    ranks: Ranks, tmp_path: Path, url: str
+) -> None:
+    store, healed = Store(url.format(tmp_path), JOB), threading.Event()
+    hung: list[threading.Thread] = []
+
+    def meet(doing: str, path: str) -> None:
+        if doing == "sizes" and not hung:  # the first look of the thread that publishes
+            hung.append(threading.current_thread())
+            healed.wait()
+        elif doing == "names" and hung and threading.current_thread() not in hung:
+            healed.set()  # while it is cleared up
+            hung[0].join(30.0)
+
+    store.files = TroubledFiles(store, meet)  # type: ignore[assignment]
+    if "://" in url:  # there, the making of a folder asks for sizes, too
+        store.files.make_folder = lambda path: (tmp_path / JOB / path).mkdir(parents=True)  # type: ignore[method-assign]
+    with pytest.raises(SaveFailedError, match=r"not done within 0\.5 s"):
+        write(store, 1, timeout_s=0.5)
+    assert hung
+    assert not hung[0].is_alive()
+    assert list((tmp_path / JOB).iterdir()) == []
+
+
+def test_a_save_that_is_not_shown_is_not_reported_as_written(
+    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Deadline, "passed", True)  # at the last moment: nobody has stopped waiting yet
+    with pytest.raises(SaveFailedError, match="not done within 30 s"):
+        write(Store(str(tmp_path), JOB), 1)
+    assert list((tmp_path / JOB).iterdir()) == []
+
+
+def test_a_save_whose_predecessors_cannot_be_removed_is_made_and_says_so(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path), JOB)
+    for step in (1, 2):
+        assert write(store, step).purge_problem is None
+    first = store.published()[-1].text
+
+    def meet(doing: str, path: str) -> None:
+        if (doing, path) == ("rename_folder", first):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    store.files = TroubledFiles(store, meet)  # type: ignore[assignment]
+    written = write(store, 3, keep=1)
+    assert [SaveName.parse(folder).step for folder in written.purged] == [2]  # type: ignore[union-attr]
+    assert written.purge_problem is not None
+    assert f"removing {first}" in written.purge_problem
+    assert [name.step for name in store.published()] == [3, 1]
+
+
+def test_a_save_that_was_damaged_since_does_not_count_in_retention(ranks: Ranks, tmp_path: Path) -> None:
+    store = Store(str(tmp_path), JOB)
+    for step in (1, 2):
+        write(store, step)
+    (tmp_path / JOB / store.published()[0].text / "__0_0.distcp").write_bytes(b"abc")
+    written = write(store, 3, keep=2)
+    assert [SaveName.parse(folder).step for folder in written.purged] == [2]  # type: ignore[union-attr]
+    assert [save.name.step for save in saves(tmp_path)] == [3, 1]

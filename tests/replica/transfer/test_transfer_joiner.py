@@ -148,7 +148,7 @@ def test_the_token_must_be_the_job_s(stack: ExitStack, donor_s: bytes, joiner_s:
     result = fail(donor.address, token=joiner_s)
     assert result.cause is Cause.REFUSED
     assert faults(result) == {(donor.address, Fault.REFUSED)}
-    assert "holds the token that is held here: is it the same file?" in result.sentence
+    assert "same token, same CA?" in result.sentence
     assert not result.torn
 
 

@@ -2,6 +2,7 @@
 
 import pickle
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from replica.transfer.wire import (
     ManifestIs,
     Message,
     Refusal,
+    Said,
     Welcome,
     decode,
     decode_header,
@@ -123,15 +125,16 @@ def test_a_chunk_has_a_size_that_can_be(nbytes: int) -> None:
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20), B32, B32, B16)
-def test_a_proof_needs_the_token_and_both_nonces(
+def test_a_proof_needs_the_token_both_nonces_and_the_channel(
     token: bytes, other: bytes, donor: bytes, joiner: bytes, name: bytes
 ) -> None:
-    told = {"donor_nonce": donor, "joiner_nonce": joiner, "joiner": name}
-    proof = joiner_proof(token, **told)
-    assert proves(proof, joiner_proof(token, **told))
+    told = Said(donor_nonce=donor, joiner_nonce=joiner, joiner=name)
+    proof = joiner_proof(token, told)
+    assert proves(proof, joiner_proof(token, told))
     # HMAC pads a key with zeros: keys that differ only in zeros at their end are one key.
     same = token.rstrip(b"\0") == other.rstrip(b"\0")
-    assert proves(proof, joiner_proof(other, **told)) == same
-    assert not proves(proof, donor_proof(token, **told))
+    assert proves(proof, joiner_proof(other, told)) == same
+    assert not proves(proof, donor_proof(token, told))
     flipped = bytes([donor[0] ^ 1]) + donor[1:]
-    assert not proves(proof, joiner_proof(token, **(told | {"donor_nonce": flipped})))
+    assert not proves(proof, joiner_proof(token, replace(told, donor_nonce=flipped)))
+    assert not proves(proof, joiner_proof(token, replace(told, channel=donor)))

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replica.errors import UserError
-from replica.job_token import MAX_CHARS, MIN_CHARS, others_may_read, read_token
+from lighthouse.job_token import MAX_CHARS, MIN_CHARS, TokenFileError, others_may_read, read_token
 
 SECRET = "correct horse battery"
 
@@ -49,7 +48,7 @@ def test_what_cannot_be_a_token_is_refused_in_a_sentence_that_keeps_it_secret(
 ) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(TokenFileError) as refusal:
         read_token(path)
     sentence = str(refusal.value)
     assert says in sentence
@@ -61,11 +60,11 @@ def test_what_cannot_be_a_token_is_refused_in_a_sentence_that_keeps_it_secret(
 
 
 def test_a_file_that_is_missing_or_no_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot be read \(No such file or directory\)"):
+    with pytest.raises(TokenFileError, match=r"cannot be read \(No such file or directory\)"):
         read_token(tmp_path / "token")
     os.mkfifo(tmp_path / "pipe")  # reading it would block for ever
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(UserError, match="is no plain file"):
+        with pytest.raises(TokenFileError, match="is no plain file"):
             read_token(path)
 
 
