@@ -26,6 +26,7 @@ from replica.config import GroupConfig, Mode, settings_from_environment
 from replica.errors import RestartError, UserError
 from replica.failures import Failures
 from replica.goodput import Doing
+from replica.leaving import leave
 from replica.ledger import EventKind, Reason, new_incarnation
 from replica.mesh import Ranks
 from replica.metrics_server import serve_metrics
@@ -35,7 +36,7 @@ from replica.opening import Opening, Turn
 from replica.proc import age_s
 from replica.recorder import Recorder
 from replica.rounds import rounds_per_step
-from replica.saves import LastSave, Saves
+from replica.saves import Saves
 from replica.state import TrainingState
 from replica.stopwatch import Stopwatch
 from replica.streams import LighthouseStream, StartCheck, act_on
@@ -205,7 +206,7 @@ class ReplicaGroup:
                     yield turn
                     if not turn.ended:
                         raise UserError("attempt.commit() must be called at the end of each attempt")
-        self._leave()
+        leave(self)
 
     def _trajectory(self) -> str:
         """What the state after each step follows from, but for the number of ranks in a group."""
@@ -215,35 +216,6 @@ class ReplicaGroup:
     def _signature(self) -> int:
         """A 63-bit hash of what all groups must have in common to add up their gradients."""
         return xxhash.xxh64_intdigest(f"{self._trajectory()} {self.world_size}".encode()) >> 1
-
-    def _leave(self) -> None:
-        """Say goodbye: the last step is done, this group is drained, or the job ended without it.
-
-        The group that is to save the state it leaves behind ends when that is durable. Raises
-        UserError where it could not be made so.
-        """
-        done = self._step >= self.config.steps
-        if not done:
-            why = "asked to leave" if self.notices.draining else "the job is finished"
-            LOG.info("group %s leaves at step %s: %s", self.config.group, self._step, why)
-        saves = None if done else self.saves
-        alone = saves is not None and saves.is_alone
-        if saves is not None and alone:
-            with self.stopwatch.time(Doing.SAVE):
-                saves.before_leaving()
-        # Without its last save the job is not finished: who starts it again goes on from an older one.
-        finished = done and (self.saves is None or self.saves.last is LastSave.DURABLE)
-        # No rank may end, and break its stream, before rank 0 has said goodbye for all.
-        self.ranks.first_then_all(
-            lambda: self.stream.goodbye(finished=finished, step=self._step), timeout_s=60.0
-        )
-        if saves is not None and not alone:  # the others do not wait for it
-            with self.stopwatch.time(Doing.SAVE):
-                saves.before_leaving()
-        waited_s = round(self.stopwatch.seconds().save, 3)
-        self.record.group_event(EventKind.FINISHED, step=self._step, save_s=waited_s)
-        if self.saves is not None and self.saves.failure is not None and (done or alone):
-            raise UserError(self.saves.failure)
 
     def _join(self) -> bool:
         """Connect to the Lighthouse and start the Manager; False when the job is finished."""

@@ -124,7 +124,7 @@ class ManagerBridge:
         advertise_addr: str,
     ) -> Manager:
         timeouts = config.timeouts
-        return Manager(
+        manager = Manager(
             pg=self.process_group,
             load_state_dict=self._keep,
             state_dict=dict,  # the transport takes the tensors itself
@@ -146,6 +146,9 @@ class ManagerBridge:
             init_sync=False,
             quorum_retries=int(timeouts.lighthouse_wait_s / QUORUM_RETRY_INTERVAL_S),
         )
+        # The uuid that it has added is this incarnation's secret: it must not be in its lines in the log.
+        manager._logger._replica_id = f"{config.job}/{config.group}"
+        return manager
 
     @property
     def replica_id(self) -> str:

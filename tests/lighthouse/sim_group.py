@@ -325,6 +325,8 @@ class SimGroup:
             return
         if self.is_put_off(lambda: self._reach(attempt)):
             return
+        if self.frozen_rank is not None:
+            return  # no rank gets on without the others
         self.tell(Phase.REDUCE)
         attempt.reached.add(self.id.text)
         if attempt.is_complete():

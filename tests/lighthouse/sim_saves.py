@@ -19,9 +19,13 @@ BLIND = 0.1
 
 
 class SimSaves:
-    """Newest last, by quorum id and step. `alone`: the job has trained without a Lighthouse before."""
+    """Newest last, by quorum id and step. `alone`: the job has trained without a Lighthouse before.
+
+    `prunings_left` bounds how often a save is gone when it is to be loaded.
+    """
 
     def __init__(self, world: World, *, alone: bool) -> None:
+        self.prunings_left = 1000
         self._world = world
         self._complete = [SaveOffer(name="step-3-quorum-0", step=3, quorum_id=0)] if alone else []
 
@@ -48,7 +52,9 @@ class SimSaves:
 
     def may_load(self, save: SaveOffer) -> bool:
         """Whether it is still there: meanwhile it may have been pruned, but never the last one."""
-        if save in self._complete and len(self._complete) > 1 and self._world.chance(PRUNED):
+        is_one_of_many = save in self._complete and len(self._complete) > 1
+        if self.prunings_left and is_one_of_many and self._world.chance(PRUNED):
+            self.prunings_left -= 1
             self._complete.remove(save)
         return save in self._complete
 

@@ -38,9 +38,9 @@ class SimulatedJob:
         self.faults: Counter[str] = Counter()
         self.server = SimServer(self.world, rules, with_disk=seed % 5 != 0)
         attempts: dict[int, Attempt] = {}
-        saves = SimSaves(self.world, alone=seed % 3 == 0)
+        self.saves = SimSaves(self.world, alone=seed % 3 == 0)
         self.launchers = [
-            Launcher(self.world, self.server, saves, number, attempts) for number in range(count)
+            Launcher(self.world, self.server, self.saves, number, attempts) for number in range(count)
         ]
         self.server.restores.launchers = self.launchers
         for launcher in self.launchers:
@@ -53,6 +53,7 @@ class SimulatedJob:
             self.world.after(1.0, self._make_trouble)
             self.world.run(FAULTS_S)
             self._make_peace()
+            self.saves.prunings_left = 1
             step = self.server.judge.highest_step
             self.world.run(FAULTS_S + CALM_S, stop=lambda: self._all_beyond(step + 2))
             assert self._all_beyond(step + 2), self._complaint()

@@ -24,7 +24,7 @@ from lighthouse.quorum_book import QuorumBook
 from lighthouse.slot import Gone, Slot
 from lighthouse.table import Effects, Table
 
-SEEDS = int(os.environ.get("HEADWAY_SIM_SEEDS", "1800"))
+SEEDS = int(os.environ.get("HEADWAY_SIM_SEEDS", "1600"))
 SEEDS_PER_MUTATION = 400
 
 

@@ -17,8 +17,8 @@ from train.report import build_report, format_report, main, run_names, write_rep
 CONTRACT = {
     "steps_committed", "kills", "steps_discarded", "steps_replayed", "steps_recommitted", "rounds_recomputed",
     "samples_lost", "samples_repeated", "digests_agree", "final_digest", "final_loss", "survivor_stall_s",
-    "rejoin_s", "heal_s", "heal_mb", "heal_mb_per_s", "breadth_mean", "goodput", "backstop_saves", "backstop_reads",
-    "disaster_restores", "steps_restored_over", "saves_failed",
+    "rejoin_s", "heal_s", "heal_mb", "heal_mb_per_s", "breadth_mean", "goodput", "backstop_saves",
+    "backstop_reads", "disaster_restores", "steps_restored_over", "saves_failed",
     "wall_s", "versions", "measures",
 }  # fmt: skip
 ADDED = {
@@ -264,7 +264,8 @@ def test_violations_are_in_the_report_and_shown_a_few_of_each_kind() -> None:
 def test_printed_report() -> None:
     found = build_report(history(7, phase=Phase.MID_ROUNDS)) | {
         "wall_s": 12.3, "rounds_recomputed": 18, "out": "out/run", "rejoin_s": {"p50": 3.0, "max": 4.25},
-        "survivor_stall_s": {"p50": 0.04, "p99": 0.1, "max": 0.1}, "heal_mb": {"p50": 3.2, "max": 4.0}, "heal_mb_per_s": 12.34,
+        "survivor_stall_s": {"p50": 0.04, "p99": 0.1, "max": 0.1},
+        "heal_mb": {"p50": 3.2, "max": 4.0}, "heal_mb_per_s": 12.34,
         "goodput": {
             "ratio": 0.4, "productive_s": 40.0, "whole_s": 100.0,
             "lost_s_by_cause": {"ended_attempt": 5.5, "restarting": 30.0, "quorum": 0.04, "save": 0.1},
