@@ -27,10 +27,10 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m protos.generate --check
 
-# Whole clusters are tested one after the other: they need the cores to themselves.
+# Most clusters are tested one after the other: they need the cores to themselves.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not storm and not e2e" -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m "e2e and not storm"
+	$(BIN)/python -m pytest -m "not storm and (tolerant or not e2e)" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not storm and e2e and not tolerant"
 
 # Minutes of kills of everything; STORM_S is how long one storm lasts.
 storm: $(READY)

@@ -11,7 +11,7 @@ import pytest
 from train.cluster.local_cluster import LocalCluster
 from train.pytest_plugin import StartCluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.tolerant]
 STEPS = 8
 HERE = Path(__file__).parent
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.tolerant]
 BRIDGE, NETWORK = "hwbr0", "10.213.7"
 PACED_TRAINER = Path(__file__).with_name("paced_trainer.py")
 ENDLESS = 100_000

@@ -9,7 +9,7 @@ import pytest
 from train.cluster.errors import ClusterError
 from train.pytest_plugin import StartCluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.tolerant]
 ENDLESS = 100_000
 
 SCRIPT = """

@@ -5,6 +5,7 @@ A program of its own, since torchft's state server leaves sockets open for the i
 
 import json
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torchft
+
+from lighthouse.client import status
 
 
 def make_manager(address: str, replica_id: str) -> tuple[Any, Any]:
@@ -35,6 +38,14 @@ def make_manager(address: str, replica_id: str) -> tuple[Any, Any]:
     return manager, store
 
 
+def wait_until_both_are_seen(address: str) -> None:
+    """A first quorum waits for whoever beats: nobody may ask before the other one has begun to."""
+    deadline = time.monotonic() + 60
+    while not any(job["groups_seen"] == 2 for job in status(address)["jobs"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def step(manager: Any, value: float) -> dict[str, object]:
     """One step: the average of the values, whether it committed, in which quorum."""
     manager.start_quorum()
@@ -48,6 +59,7 @@ def main(address: str, *names: str) -> None:
     """Two steps together, then the second group leaves without a word and the first goes on."""
     pairs = [make_manager(address, name) for name in names]
     managers = [manager for manager, _ in pairs]
+    wait_until_both_are_seen(address)
     with ThreadPoolExecutor(2) as both:
         first = list(both.map(step, managers, (1.0, 3.0)))
         second = list(both.map(step, managers, (2.0, 4.0)))
