@@ -34,7 +34,7 @@ test: $(READY)
 
 # Minutes of kills of everything; STORM_S is how long one storm lasts.
 storm: $(READY)
-	$(BIN)/python -m pytest -m storm -s tests/storm
+	$(BIN)/python -m pytest -m storm -s tests/storm tests/e2e
 
 # Side by side with the peers, in the same run.
 bench: $(READY)

@@ -157,6 +157,7 @@ def test_an_intruder_by_any_way_changes_nothing(
     assert report["final_digest"] == undisturbed["final_digest"]
 
 
+@pytest.mark.storm
 def test_over_tls_a_group_heals_and_who_has_no_certificate_is_kept_out(
     local_cluster: StartCluster, job: Start, token_file: Path, certificates: Path
 ) -> None:

@@ -127,7 +127,11 @@ def lost_rounds(run: Run) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    ("plan", "ranks"), [(WALK, 1), (WALK_OF_TWO_RANKS, 2)], ids=["one rank", "two ranks"]
+    ("plan", "ranks"),
+    [
+        pytest.param(WALK, 1, id="one rank"),
+        pytest.param(WALK_OF_TWO_RANKS, 2, id="two ranks", marks=pytest.mark.storm),
+    ],
 )
 def test_a_walk_through_the_places_of_a_step(
     local_cluster: StartCluster, undisturbed: Callable[..., Digests], plan: tuple[Death, ...], ranks: int

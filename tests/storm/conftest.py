@@ -13,10 +13,6 @@ from train.report import format_report, write_report
 DURATION_VARIABLE = "STORM_S"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "storm: minutes of kills; not part of `make test`")
-
-
 @pytest.fixture
 def storm_s() -> float:
     """Seconds that a storm lasts."""
