@@ -82,9 +82,6 @@ class AloneStream:
         save = SaveOffer(name=offer.text, step=offer.step, quorum_id=offer.quorum_id)
         return ColdStartAnswer(verdict=ColdStart.RESTORE, save=save)
 
-    def will_heal(self) -> None:
-        """There is nobody to heal from."""
-
     def saved(self, step: int, quorum_id: int, size: int, seconds: float) -> None:
         """Nobody is told."""
 

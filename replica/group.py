@@ -292,8 +292,6 @@ class ReplicaGroup:
     def will_heal(self) -> None:
         """What this group starts with is worth nothing: others have the state, or will load it."""
         self._must_heal = True
-        if self.rank == 0:
-            self.stream.will_heal()
 
     def begin_at(self, step: int, quorum_id: int) -> None:
         """The state of this group is that of `step` now, loaded from a save of this quorum."""

@@ -78,15 +78,18 @@ class Ranks:
             with sibling_death_ends_the_group():
                 self._store.wait([key], timedelta(seconds=timeout_s))
 
-    def share(self, values: Sequence[int]) -> list[tuple[int, ...]]:
+    def share(
+        self, values: Sequence[int], process_group: dist.ProcessGroup | None = None
+    ) -> list[tuple[int, ...]]:
         """All-gather a few 64-bit integers: the result holds each rank's values, in rank order.
 
+        process_group: one of all ranks with a timeout of its own, where they may differ by long waits.
         Raises RestartError when a sibling rank is gone.
         """
         mine = torch.tensor(list(values), dtype=torch.int64)
         gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
         with sibling_death_ends_the_group():
-            dist.all_gather(gathered, mine)
+            dist.all_gather(gathered, mine, group=process_group)
         return [tuple(int(value) for value in row.tolist()) for row in gathered]
 
     def mean(self, value: float) -> float:

@@ -136,10 +136,6 @@ class LighthouseStream:
         self._unanswered_since_s = None
         return answer
 
-    def will_heal(self) -> None:
-        """What this group starts with is worth nothing: others have the state, or will load it."""
-        self._mode = StartMode.HEAL
-
     def saved(self, step: int, quorum_id: int, size: int, seconds: float) -> None:
         """Tell of a save that is durable, of `size` bytes. Does not block; any thread."""
         if self._attach is not None:

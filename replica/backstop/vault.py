@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-import torch
 import torch.distributed as dist
 
 from replica.backstop.deadline import Deadline
@@ -13,7 +12,7 @@ from replica.backstop.names import SaveName
 from replica.backstop.reading import read_save
 from replica.backstop.staging import Staging
 from replica.backstop.store import Save, Store, StoreError, Torn
-from replica.mesh import Ranks, sibling_death_ends_the_group
+from replica.mesh import Ranks
 
 LOG = logging.getLogger("headway")
 T = TypeVar("T")
@@ -123,12 +122,7 @@ class Vault:
         return all(row[0] for row in self._share([mine]))
 
     def _share(self, values: Sequence[int]) -> list[tuple[int, ...]]:
-        """`Ranks.share` with the patience of a save."""
-        mine = torch.tensor(list(values), dtype=torch.int64)
-        gathered = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
-        with sibling_death_ends_the_group():
-            dist.all_gather(gathered, mine, group=self._process_group)
-        return [tuple(int(value) for value in row.tolist()) for row in gathered]
+        return self._ranks.share(values, self._process_group)
 
 
 def _named(seen: Sequence[Save | Torn], name: SaveName) -> Save | None:

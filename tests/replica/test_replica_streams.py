@@ -58,8 +58,6 @@ def test_how_to_begin(attach: type[Attach], mode: StartMode | None, saves: bool,
     assert made.attach("j/1:u", 1, "f", "p") is check
     assert made.tells_deaths == (mode is not None)
     assert made.must_heal == (mode is StartMode.HEAL)
-    made.will_heal()
-    assert made.must_heal
 
 
 def test_the_newest_save_is_proposed_and_no_answer_is_one_to_wait_for(
