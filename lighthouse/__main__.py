@@ -1,4 +1,4 @@
-"""The command line: `python -m lighthouse serve`, `status`, `drain`, `evict`, `forget`, `watch-hardware`."""
+"""The command line: `python -m lighthouse serve`, and the commands for people: see `--help`."""
 
 import argparse
 import asyncio
@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import structlog
 
@@ -23,6 +24,7 @@ from lighthouse.config import (
     config_from,
 )
 from lighthouse.hardware_watch import add_watch_arguments, watch
+from lighthouse.monitoring_files import write_monitoring
 from lighthouse.status import Document
 from lighthouse.status_words import COLUMNS, cells, job_name, lines
 from lighthouse.store import StoreError
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = _parser().parse_args(arguments)
         if chosen.command == "serve":
             return asyncio.run(_serve(config_from(chosen)))
+        if chosen.command == "monitoring":
+            return _monitoring(chosen.folder)
         return _COMMANDS[chosen.command](parse_address(chosen.address), chosen)
     except (ConfigError, StoreError, BindError, ValueError) as error:
         print(f"lighthouse: {error}", file=sys.stderr)
@@ -63,10 +67,15 @@ def _parser() -> argparse.ArgumentParser:
     guard = commands.add_parser("watch-hardware", allow_abbrev=False, help=_ABOUT_HARDWARE)
     _add_job_arguments(guard, with_group=True)
     add_watch_arguments(guard)
+    hand_out = commands.add_parser(
+        "monitoring", allow_abbrev=False, help=_ABOUT_MONITORING, description=_ABOUT_MONITORING
+    )
+    hand_out.add_argument("folder", type=Path, metavar="DIR", help="made if need be; nothing is overwritten")
     return parser
 
 
 _ABOUT_HARDWARE = "on a training host: drain its group when a GPU is about to fail"
+_ABOUT_MONITORING = "write alert rules, a dashboard and an example for Prometheus and Grafana into a folder"
 _ABOUT_A_GROUP = (
     ("drain", "ask a group to leave at the end of its step"),
     ("evict", "count a group out now, its processes end themselves"),
@@ -149,6 +158,12 @@ def _watch_hardware(address: str, chosen: argparse.Namespace) -> int:
 def _evict(address: str, chosen: argparse.Namespace) -> int:
     known = evict(address, chosen.job, chosen.group, access=_access(chosen))
     return _tell(chosen, known, "is counted out")
+
+
+def _monitoring(folder: Path) -> int:
+    for path in write_monitoring(folder):
+        print(path)
+    return EXIT_OK
 
 
 def _tell(chosen: argparse.Namespace, known: bool, done: str) -> int:

@@ -86,6 +86,15 @@ def entering(
         yield Entry(channel=channel, metadata=_metadata(access, method, nonce))
 
 
+def demands_token(address: str, access: Access, timeout_s: float = CHALLENGE_TIMEOUT_S) -> bool:
+    """Whether the token that `access` holds is asked for at `h:p`, of which nobody is told otherwise.
+
+    Blocks as `entering` does. Raises LighthouseError.
+    """
+    with entering(address, "Attach", access, timeout_s=timeout_s) as entry:
+        return bool(entry.metadata)
+
+
 def _tls_target(address: str, timeout_s: float, publish: Callable[[Any], None]) -> str:
     """Where TLS is spoken by the Lighthouse whose open port is at `address`."""
     with open_channel(address) as channel:

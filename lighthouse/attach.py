@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from lighthouse.access import OPEN, Access
+from lighthouse.lag import RoundTimes
 from lighthouse.lifeline import PULSE_INTERVAL_S, Lifeline, State
 from lighthouse.model import Hello, Notice, Phase, StartMode, Welcome
 from protos import lighthouse_pb2 as pb
@@ -37,10 +38,11 @@ class AttachStream(Lifeline):
         *,
         access: Access = OPEN,
         jitter: Callable[[], float] = random.random,
+        round_times: Callable[[], RoundTimes] | None = None,
         seconds_by_cause: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
         """See Lifeline. `seconds_by_cause` tells where the time went, for a pulse; it must not block."""
-        super().__init__(address, hello, on_notice, access=access, jitter=jitter)
+        super().__init__(address, hello, on_notice, access=access, jitter=jitter, round_times=round_times)
         self._seconds_by_cause = seconds_by_cause
         self._seconds_due_s = 0.0
         self._welcome: Welcome | None = None
@@ -146,7 +148,9 @@ class AttachStream(Lifeline):
         if self._seconds_by_cause is None or now_s < self._seconds_due_s:
             return None
         self._seconds_due_s = now_s + PULSE_INTERVAL_S
-        return pb.AttachRequest(pulse=pb.Pulse(seconds=self._seconds_by_cause()))
+        pulse = self._pulse()
+        pulse.seconds.update(self._seconds_by_cause())
+        return pb.AttachRequest(pulse=pulse)
 
     def _is_leaving(self) -> bool:
         return self._goodbye is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from lighthouse.access import OPEN, SERVICE, Access, entering
+from lighthouse.access import OPEN, SERVICE, Access, demands_token, entering
 from lighthouse.address import parse_address
 from lighthouse.attach import AttachStream, WatchStream
 from lighthouse.channel import (
@@ -19,6 +19,7 @@ from lighthouse.channel import (
     error_of,
     wait_until_reachable,
 )
+from lighthouse.lag import RoundTimes
 from lighthouse.model import (
     JOB_NAME_RULE,
     ColdStart,
@@ -47,11 +48,13 @@ __all__ = [
     "NoticeKind",
     "Phase",
     "RefusedError",
+    "RoundTimes",
     "SaveOffer",
     "StartMode",
     "UnreachableError",
     "WatchStream",
     "Welcome",
+    "demands_token",
     "drain",
     "evict",
     "forget",

@@ -17,6 +17,7 @@ from lighthouse.effects import Answer, CloseStream, Effect, Happening, Note, Per
 from lighthouse.events import EventHub
 from lighthouse.identity import Mismatch
 from lighthouse.jobs import Jobs
+from lighthouse.lag import RoundTimes
 from lighthouse.machine import JobMachine
 from lighthouse.model import (
     ColdStartAnswer,
@@ -266,10 +267,10 @@ class Coordinator:
 
     # Events from a stream.
 
-    def pulse(self, stream: "Stream", seconds: Mapping[str, float]) -> None:
+    def pulse(self, stream: "Stream", seconds: Mapping[str, float], times: RoundTimes | None) -> None:
         """The process of a rank runs, and that of rank 0 may say where its time went."""
         now_s, machine = self._clock.now_s(), stream.machine
-        self._carry_out(machine, machine.pulse(stream.id, stream.number, now_s))
+        self._carry_out(machine, machine.pulse(stream.id, stream.number, now_s, times))
         if seconds and machine.table.on_stream(stream.id, stream.number)[0] is not None:
             machine.accounts.report(stream.id, seconds, now_s)
 
@@ -336,9 +337,12 @@ class Stream:
     def __exit__(self, *exception: object) -> None:
         self._coordinator.detach(self)
 
-    def pulse(self, seconds: Mapping[str, float] | None = None) -> None:
-        """The process of this rank runs. `seconds`: where the time of its group went so far, by cause."""
-        self._coordinator.pulse(self, seconds or {})
+    def pulse(self, seconds: Mapping[str, float] | None = None, times: RoundTimes | None = None) -> None:
+        """The process of this rank runs. `seconds`: where the time of its group went so far, by cause.
+
+        `times`: how the rounds of this rank went.
+        """
+        self._coordinator.pulse(self, seconds or {}, times)
 
     def progress(self, step: int, phase: Phase, rounds: int | None = None) -> None:
         """The group is at this step and phase, where it computes `rounds`. None: it did not say."""

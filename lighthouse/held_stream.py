@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from lighthouse.coordinator import Stream
+from lighthouse.lag import RoundTimes
 from lighthouse.model import (
     LARGEST_NUMBER,
     Hello,
@@ -122,7 +123,9 @@ def _is_last(stream: Stream, request: Request) -> bool:
     """Act on one message; whether it was the last. Raises ValueError or StreamError."""
     match request.WhichOneof("event"):
         case "pulse":
-            stream.pulse(request.pulse.seconds if isinstance(request, pb.AttachRequest) else None)
+            said = request.pulse
+            times = RoundTimes(rounds_s=said.rounds_s, waited_s=said.waited_s) if said.rounds_s else None
+            stream.pulse(said.seconds if isinstance(request, pb.AttachRequest) else None, times)
         case "hello":
             raise ValueError("malformed stream: a second Hello")
         case word if isinstance(request, pb.AttachRequest):

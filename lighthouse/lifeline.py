@@ -12,6 +12,7 @@ import grpc
 
 from lighthouse.access import OPEN, SERVICE, Access, Entry, entering
 from lighthouse.channel import LighthouseError, RefusedError, UnreachableError, error_of
+from lighthouse.lag import RoundTimes
 from lighthouse.model import Hello, Notice, NoticeKind, Refusal
 from protos import lighthouse_pb2 as pb
 
@@ -57,16 +58,19 @@ class Lifeline(ABC):
         *,
         access: Access = OPEN,
         jitter: Callable[[], float] = random.random,
+        round_times: Callable[[], RoundTimes] | None = None,
     ) -> None:
         """`address` is `h:p`. `on_notice` is called on the stream's thread and must return soon.
 
         `access` is what this end has to show. `jitter` gives numbers in [0, 1) that spread the retries.
+        `round_times` tells how the rounds of this rank went, for a pulse; it must not block.
         """
         self._address = address
         self._hello = hello
         self._on_notice = on_notice
         self._access = access
         self._jitter = jitter
+        self._round_times = round_times
         self._changed = threading.Condition()
         self._state = State.CONNECTING
         self._has_been_open = False
@@ -198,15 +202,21 @@ class Lifeline(ABC):
             first = hello_message(self._hello)
             self._begin()
         yield self.request_type(hello=first)
-        yield self.request_type(pulse=pb.Pulse())
+        yield self.request_type(pulse=self._pulse())
         while True:
             with self._changed:
                 word = self._wait_for_word(ended)
                 if word is None and (ended.is_set() or self._closing):
                     return
-            yield self.request_type(pulse=pb.Pulse()) if word is None else word
+            yield self.request_type(pulse=self._pulse()) if word is None else word
             if word is not None and word.WhichOneof("event") == "goodbye":
                 return
+
+    def _pulse(self) -> pb.Pulse:
+        if self._round_times is None:
+            return pb.Pulse()
+        times = self._round_times()
+        return pb.Pulse(rounds_s=times.rounds_s, waited_s=times.waited_s)
 
     def _wait_for_word(self, ended: threading.Event) -> Any:
         """The next word, or None when there was none for the time between two pulses."""

@@ -1,6 +1,7 @@
 """Looks out for replicas that fell silent, froze, or stand still while others wait. No I/O."""
 
 from lighthouse.effects import Happening
+from lighthouse.lag import SLOW_LAG
 from lighthouse.model import label
 from lighthouse.pace import SLOW_RATIO, Stall, Standing, slowness
 from lighthouse.quorum_book import QuorumBook
@@ -87,4 +88,14 @@ class Lookout:
             if ratio > SLOW_RATIO and not slot.slow:
                 effects.append(self._table.note(Happening.SLOW, slot, times_the_median=round(ratio, 2)))
             slot.slow = ratio if ratio > SLOW_RATIO else 0.0
+            effects += self._slow_ranks(slot)
         return effects
+
+    def _slow_ranks(self, slot: Slot) -> Effects:
+        slow = {rank: lag for rank, lag in slot.lags().items() if lag > SLOW_LAG}
+        new = slow.keys() - slot.slow_ranks.keys()
+        slot.slow_ranks = slow
+        return [
+            self._table.note(Happening.SLOW, slot, rank=rank, others_wait_share=round(slow[rank], 2))
+            for rank in sorted(new)
+        ]

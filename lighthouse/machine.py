@@ -10,6 +10,7 @@ from lighthouse.cold_start import ColdStarts
 from lighthouse.effects import CloseStream, Happening, Note, Refuse, Tell
 from lighthouse.ended import over_notice
 from lighthouse.identity import Mismatch
+from lighthouse.lag import RoundTimes
 from lighthouse.lookout import Lookout
 from lighthouse.model import (
     Hello,
@@ -214,11 +215,13 @@ class JobMachine:
         effects += [Tell(streams=(stream,), notice=notice) for notice in missed]
         return welcome, effects + self._book.reconsider(now_s)
 
-    def pulse(self, id: ReplicaId, stream: int, now_s: float) -> Effects:
-        """The process of a rank runs."""
+    def pulse(self, id: ReplicaId, stream: int, now_s: float, times: RoundTimes | None = None) -> Effects:
+        """The process of a rank runs, and may say how its rounds went."""
         slot, rank = self.table.on_stream(id, stream)
         if slot is not None:
             slot.lines[rank].pulse_s = now_s
+            if times is not None:
+                slot.lines[rank].waits.tell(times)
         return []
 
     def progress(

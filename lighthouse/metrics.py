@@ -145,7 +145,21 @@ def _groups(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
             age_s = machine.table.roll.age_s(key, now_s)
             if age_s is not None:
                 silence.add_metric([machine.job, str(key)], age_s)
-    yield from (step, silence, alive, lives, slow)
+    yield from (step, silence, alive, lives, slow, _lags(machines))
+
+
+def _lags(machines: list[JobMachine]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{_PREFIX}_rank_lag_ratio",
+        "Share of a round that the other ranks of its group wait for this one.",
+        labels=["job", "group", "rank"],
+    )
+    for machine in machines:
+        for key, slot in machine.table.slots.items():
+            if slot.gone is None and isinstance(key, int):
+                for rank, lag in sorted(slot.lags().items()):
+                    family.add_metric([machine.job, str(key), str(rank)], lag)
+    return family
 
 
 def _time(machines: list[JobMachine]) -> Iterator[Metric]:

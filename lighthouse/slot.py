@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from lighthouse.lag import Waits, lags
 from lighthouse.model import Member, Phase, ReplicaId
 
 
@@ -42,11 +43,13 @@ class SlotState(StrEnum):
 class Line:
     """The open stream of one rank. `pulse_s` is when it last said that its process runs.
 
-    It is None until it has said so once: one that never does is not held to it.
+    It is None until it has said so once: one that never does is not held to it. `waits` is what it
+    has told of its rounds.
     """
 
     stream: int
     pulse_s: float | None = None
+    waits: Waits = field(default_factory=Waits)
 
     def speak(self, now_s: float) -> None:
         """Whatever else it says proves that it runs, too."""
@@ -65,7 +68,8 @@ class Slot:
     when it last got a quorum. `returning`: it was known before this slot was made. `moved_s` is
     when it last made progress, `rounds` how many it is computing, `computed_s` how long one of them
     took on average, in each of its last phases of computing. `slow` is how many times the median of
-    the others it needs, 0 where it is not steadily slower. `failed_save_step` is the last step at
+    the others it needs, 0 where it is not steadily slower; `slow_ranks` are those of its ranks for which
+    its others wait, each with the share of a round. `failed_save_step` is the last step at
     which it said that a save of its own failed. `looks` while it looks for a save to start from, and
     until the one that it has found is on record.
     """
@@ -90,6 +94,7 @@ class Slot:
     computed_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PHASES_REMEMBERED))
     suspect: bool = False
     slow: float = 0.0
+    slow_ranks: dict[int, float] = field(default_factory=dict)
     failed_save_step: int = -1
     looks: bool = False
 
@@ -118,6 +123,10 @@ class Slot:
     def rank_of(self, stream: int) -> int | None:
         """Whose stream this is, or None if it is none of the open ones."""
         return next((rank for rank, line in self.lines.items() if line.stream == stream), None)
+
+    def lags(self) -> dict[int, float]:
+        """For each rank that tells: for what share of a round the other ranks wait for it."""
+        return lags({rank: line.waits for rank, line in self.lines.items()})
 
     def begin_to_ask(self, member: Member, call: int, now_s: float, *, keep_joined_s: float) -> None:
         """Add a request. One made again within `keep_joined_s` keeps its place in the queue."""

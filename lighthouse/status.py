@@ -124,6 +124,7 @@ def _group(machine: JobMachine, key: Key, slot: Slot, now_s: float) -> Document:
         "draining": slot.draining,
         "suspect": slot.suspect,
         "slow": round(slot.slow, 2),
+        "slow_ranks": {str(rank): round(lag, 2) for rank, lag in sorted(slot.slow_ranks.items())},
         "goodput": _goodput(machine.accounts.of(key)),
         "address": slot.member.address if slot.member else "",
     }

@@ -93,6 +93,8 @@ def remarks(group: Document) -> str:
         said.append("stands still while others wait")
     if group["slow"]:
         said.append(f"slower than 1.5 times the median ({group['slow']:.1f})")
+    for rank, lag in group.get("slow_ranks", {}).items():
+        said.append(f"rank {rank} is slow: the others wait for it {lag:.0%} of each round")
     if group["broken_ranks"]:
         said.append(f"lost the stream of {_ranks(group['broken_ranks'])}")
     for rank, age_s in group["rank_pulse_s"].items():

@@ -112,7 +112,7 @@ class SaveFailed(_message.Message):
     def __init__(self, step: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class Pulse(_message.Message):
-    __slots__ = ("seconds",)
+    __slots__ = ("seconds", "rounds_s", "waited_s")
     class SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -121,8 +121,12 @@ class Pulse(_message.Message):
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_S_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
     seconds: _containers.ScalarMap[str, float]
-    def __init__(self, seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    rounds_s: float
+    waited_s: float
+    def __init__(self, seconds: _Optional[_Mapping[str, float]] = ..., rounds_s: _Optional[float] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class Abandoned(_message.Message):
     __slots__ = ("quorum_id", "cause")

@@ -90,7 +90,7 @@ class Attempt:
                 return
             index = micro_batch_of(round_index, group.rank, group.world_size)
             self._loss, self._input_hash = None, None
-            with self._watch.time(Doing.COMPUTE):
+            with self._watch.time(Doing.COMPUTE), group.round_clock.round():
                 with seeded(group.config.seed, self.step, index):
                     yield MicroBatch(
                         seed=group.config.seed,
@@ -124,7 +124,8 @@ class Attempt:
         group.sum.add_round(round_index, self._loss)
         known = self._input_hash is not None
         over = group.notices.over(self.quorum_id)
-        rows = group.ranks.share([known, as_signed(self._input_hash or 0), over is not None])
+        with group.round_clock.waiting():
+            rows = group.ranks.share([known, as_signed(self._input_hash or 0), over is not None])
         if any(row[2] for row in rows):
             self._over = over or "another rank has heard that it is"
         hashes = b"".join(row[1].to_bytes(8, "little", signed=True) for row in rows)

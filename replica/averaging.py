@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from replica.config import Mode
+from replica.error_line import one_line
 from replica.exact_sum import ExactSum, mean_in_place
 
 
@@ -127,8 +128,7 @@ class GradientSum(ABC):
         except (RuntimeError, TimeoutError) as error:
             # The abandoned collective may still write into what was sent.
             self._renew_wire()
-            first_line = next(iter(str(error).splitlines()), "")
-            return ReduceFailed(error=f"{type(error).__name__}: {first_line}")
+            return ReduceFailed(error=one_line(error))
 
     @torch.no_grad()
     def write_mean(self) -> None:

@@ -11,7 +11,6 @@ import torch
 import xxhash
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
 
 from lighthouse.client import Phase, parse_address
 from replica.access import access_of, what_is_open
@@ -35,8 +34,10 @@ from replica.numerics import numeric_platform
 from replica.opening import Opening, Turn
 from replica.proc import age_s
 from replica.recorder import Recorder
+from replica.round_clock import RoundClock
 from replica.rounds import rounds_per_step
 from replica.saves import Saves
+from replica.sharding import shard
 from replica.state import TrainingState
 from replica.stopwatch import Stopwatch
 from replica.streams import LighthouseStream, StartCheck, act_on
@@ -67,6 +68,7 @@ class ReplicaGroup:
         """
         die_with_parent()
         self.stopwatch = Stopwatch(age_s=age_s())
+        self.round_clock = RoundClock()
         if threads is not None:
             torch.set_num_threads(threads)
         self.config = config
@@ -87,7 +89,12 @@ class ReplicaGroup:
         self._advertise_addr = config.advertise_addr or "127.0.0.1"
         if not self._alone:
             self.stream = LighthouseStream(
-                config, self.rank, self.notices, self._access, self.seconds_by_cause
+                config,
+                self.rank,
+                self.notices,
+                self._access,
+                self.seconds_by_cause,
+                self.round_clock.times,
             )
             self._advertise_addr = config.advertise_addr or reachable_address(config.lighthouse)
         if self.rank == 0 and not self._alone:
@@ -158,9 +165,7 @@ class ReplicaGroup:
         The model must be the same in every process of the job when it comes in: build it from a
         fixed seed.
         """
-        for block in blocks:
-            fully_shard(block, mesh=self.mesh)
-        fully_shard(model, mesh=self.mesh)
+        shard(model, blocks, self.mesh, self.round_clock)
         return model
 
     def register(

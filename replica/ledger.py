@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from replica.json_fields import integer, integers, number, optional_number, pairs, text
+
 MAX_EVENT_BYTES = 4096
 MAX_EVENT_TEXT = 512
 
@@ -187,22 +189,21 @@ class LedgerLine:
 
         Raises ValueError, naming the field, where one is missing or ill-typed.
         """
-        healed_from = raw.get("healed_from")
         return cls(
-            t=_number(raw, "t"),
-            group=_integer(raw, "group"),
-            incarnation=_text(raw, "incarnation"),
-            step=_integer(raw, "step"),
-            quorum_id=None if raw.get("quorum_id") is None else _integer(raw, "quorum_id"),
-            outcome=Outcome(_text(raw, "outcome")),
-            reason=Reason(_text(raw, "reason")),
-            participants=_integers(raw.get("participants"), "participants"),
-            rounds=_pairs(raw.get("rounds"), "rounds"),
-            loss=_optional_number(raw, "loss"),
-            grad_norm=_optional_number(raw, "grad_norm"),
-            lr=_optional_number(raw, "lr"),
-            digest=None if raw.get("digest") is None else _text(raw, "digest"),
-            healed_from=None if healed_from is None else _integers(healed_from, "healed_from"),
+            t=number(raw, "t"),
+            group=integer(raw, "group"),
+            incarnation=text(raw, "incarnation"),
+            step=integer(raw, "step"),
+            quorum_id=None if raw.get("quorum_id") is None else integer(raw, "quorum_id"),
+            outcome=Outcome(text(raw, "outcome")),
+            reason=Reason(text(raw, "reason")),
+            participants=integers(raw, "participants"),
+            rounds=pairs(raw, "rounds"),
+            loss=optional_number(raw, "loss"),
+            grad_norm=optional_number(raw, "grad_norm"),
+            lr=optional_number(raw, "lr"),
+            digest=None if raw.get("digest") is None else text(raw, "digest"),
+            healed_from=None if raw.get("healed_from") is None else integers(raw, "healed_from"),
             seconds=_phase_seconds(raw.get("seconds")),
         )
 
@@ -350,51 +351,13 @@ def _short(value: Any) -> Any:
     return value
 
 
-def _number(raw: Mapping[str, Any], name: str) -> float:
-    value = raw.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is not a number")
-    return float(value)
-
-
-def _optional_number(raw: Mapping[str, Any], name: str) -> float | None:
-    return None if raw.get(name) is None else _number(raw, name)
-
-
-def _integer(raw: Mapping[str, Any], name: str) -> int:
-    value = raw.get(name)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} is not an integer")
-    return value
-
-
-def _text(raw: Mapping[str, Any], name: str) -> str:
-    value = raw.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is not a text")
-    return value
-
-
-def _integers(value: Any, name: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or any(type(item) is not int for item in value):
-        raise ValueError(f"{name} is not a list of integers")
-    return tuple(value)
-
-
-def _pairs(value: Any, name: str) -> tuple[tuple[int, int], ...]:
-    if not isinstance(value, list) or any(not isinstance(item, list) or len(item) != 2 for item in value):
-        raise ValueError(f"{name} is not a list of pairs")
-    pairs = (_integers(item, name) for item in value)
-    return tuple((first, second) for first, second in pairs)
-
-
 def _phase_seconds(raw: Any) -> PhaseSeconds:
     if not isinstance(raw, Mapping):
         raise ValueError("seconds is not an object")
     since_then = ("configure", "save", "script")  # older ledgers lack them
     return PhaseSeconds(
         **{
-            field.name: _number(raw, field.name)
+            field.name: number(raw, field.name)
             for field in fields(PhaseSeconds)
             if field.name in raw or field.name not in since_then
         }

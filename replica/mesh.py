@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
+from replica.error_line import one_line
 from replica.errors import RestartError
 
 STORE_KEY = "store"
@@ -113,11 +114,7 @@ def sibling_death_ends_the_group() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RestartError(f"a rank of this replica group is gone ({_first_line(error)})") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise RestartError(f"a rank of this replica group is gone ({one_line(error)})") from error
 
 
 def _fill_environment_for_single_process() -> None:

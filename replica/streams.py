@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import IntEnum
 
 from lighthouse.client import (
@@ -15,10 +16,12 @@ from lighthouse.client import (
     LighthouseError,
     Phase,
     RefusedError,
+    RoundTimes,
     SaveOffer,
     StartMode,
     UnreachableError,
     WatchStream,
+    demands_token,
     propose_save,
     wait_until_reachable,
 )
@@ -55,12 +58,15 @@ class LighthouseStream:
         notices: Notices,
         access: Access = OPEN,
         seconds_by_cause: Callable[[], Mapping[str, float]] | None = None,
+        round_times: Callable[[], RoundTimes] | None = None,
     ) -> None:
         """`access` is what this group has to show to the Lighthouse.
 
-        `seconds_by_cause`: where its time went, which the Lighthouse is told once a second. Any thread.
+        `seconds_by_cause`: where its time went, and `round_times`, how the rounds of this rank went: the
+        Lighthouse is told both once a second. Any thread.
         """
         self._seconds_by_cause = seconds_by_cause
+        self._round_times = round_times
         self._config = config
         self._access = access
         self._rank = rank
@@ -82,7 +88,7 @@ class LighthouseStream:
     def attach(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> StartCheck:
         """On rank 0, open the stream of this incarnation and learn how to start.
 
-        Blocks for a round trip.
+        Blocks for a round trip, or a few where there is a token.
         """
         self._replica_id = replica_id
         hello = self._hello(replica_id, group_world_size, fingerprint, platform)
@@ -91,6 +97,7 @@ class LighthouseStream:
             hello,
             on_notice=self._notices.hear,
             access=self._access,
+            round_times=self._round_times,
             seconds_by_cause=self._seconds_by_cause,
         )
         try:
@@ -99,6 +106,7 @@ class LighthouseStream:
             raise UserError(str(error)) from None
         except UnreachableError as error:
             raise RestartError(str(error)) from None
+        self._warn_if_unguarded()
         self._mode = None if welcome is None else welcome.start_mode
         LOG.info("start mode: %s", "heartbeats only" if self._mode is None else self._mode.name.lower())
         if self._mode is StartMode.FINISHED:
@@ -106,6 +114,20 @@ class LighthouseStream:
         may_be_saved = self._mode is StartMode.FRESH and self._config.backstop is not None
         cold = may_be_saved or self._mode in (StartMode.HEAL, StartMode.RESTORE)
         return StartCheck.COLD if cold else StartCheck.GO_ON
+
+    def _warn_if_unguarded(self) -> None:
+        """Whoever gave a token takes the job for guarded, which it is only if the Lighthouse has it, too."""
+        if not self._access.token:
+            return
+        address = self._config.lighthouse
+        with suppress(LighthouseError):
+            if not demands_token(address, self._access):
+                LOG.warning(
+                    "group %d: the Lighthouse at %s demands no token: whoever reaches it can join and end "
+                    "this job; start it with the same --token-file",
+                    self._config.group,
+                    address,
+                )
 
     def propose(self, *, looked: bool, offer: SaveName | None) -> ColdStartAnswer:
         """On rank 0, ask how to begin; `looked`: for saves, of which `offer` is the newest complete one.
@@ -150,7 +172,11 @@ class LighthouseStream:
         """On other ranks than 0, once rank 0 has attached: open the stream that only hears."""
         hello = self._hello(replica_id, group_world_size, fingerprint, platform)
         self._watch = WatchStream(
-            self._config.lighthouse, hello, on_notice=self._notices.hear, access=self._access
+            self._config.lighthouse,
+            hello,
+            on_notice=self._notices.hear,
+            access=self._access,
+            round_times=self._round_times,
         )
         try:
             self._watch.open(OPEN_TIMEOUT_S)

@@ -21,6 +21,7 @@ from replica.backstop.store import Store, StoreError
 from replica.backstop.vault import Vault
 from replica.backstop.writing import Fenced, SaveFailedError, Written, write_save
 from replica.config import BackstopConfig
+from replica.error_line import one_line
 from replica.mesh import Ranks
 from replica.state import TrainingState
 
@@ -82,9 +83,8 @@ class Backstop:
         """Raises UserError for a URL that cannot be used. Nothing is opened yet."""
         self._config = config
         self._store = Store(config.url, job)
-        self._schedule = Schedule(
-            every_steps=config.every_steps, every_s=60 * config.every_minutes, last_step=last_step
-        )
+        self._schedule = Schedule(every_steps=config.every_steps, every_s=60 * config.every_minutes)
+        self._last_step = last_step
         self._group = group
         self._incarnation = incarnation
         self._ranks = ranks
@@ -121,7 +121,7 @@ class Backstop:
             # How old the newest save is, only those know who were here before: better one too many.
             self._begun_s = float("-inf")
         self._newest, self._first_commit = boundary, False
-        if self._writes(boundary) and boundary.step < self._schedule.last_step and self._due(boundary.step):
+        if self._writes(boundary) and boundary.step < self._last_step and self._due(boundary.step):
             self._save(boundary)
 
     def moved(self, boundary: Boundary | None) -> None:
@@ -206,7 +206,7 @@ class Backstop:
         try:
             self._staging.copy()
         except (RuntimeError, MemoryError) as error:
-            return f"the state could not be copied ({type(error).__name__}: {error})"
+            return f"the state could not be copied ({one_line(error)})"
         return None
 
     def _put_off(self) -> None:
@@ -236,7 +236,7 @@ class Backstop:
             self._fail(boundary.step, str(error))
         except Exception as error:
             LOG.exception("the save of step %s broke", boundary.step)
-            self._fail(boundary.step, f"{type(error).__name__}: {error}")
+            self._fail(boundary.step, one_line(error))
         else:
             self._failure = None
             if self._ranks.rank == 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from replica.backstop.deadline import TooLateError
+from replica.error_line import one_line
 from replica.errors import UserError
 
 _BUFFER_BYTES = 1 << 16
@@ -225,8 +226,7 @@ def sentence_of(error: BaseException) -> str:
         place = f" ({error.filename})" if error.filename else ""
         hint = ": make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return f"{error.strerror or errno.errorcode.get(error.errno, 'error')}{place}{hint}"[:500]
-    text = " ".join(str(error).split())
-    return (text if isinstance(error, TooLateError) else f"{type(error).__name__}: {text}")[:500]
+    return str(error) if isinstance(error, TooLateError) else one_line(error)
 
 
 def concerns_one_file(error: OSError) -> bool:

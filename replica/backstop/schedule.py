@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """After every so many steps (0: never for that reason), every so many seconds, and the last step."""
+    """After every so many steps, and every so many seconds. 0: never for that reason."""
 
     every_steps: int
     every_s: float
-    last_step: int
 
     @property
     def by_time(self) -> bool:
@@ -20,7 +19,7 @@ class Schedule:
     def due(self, step: int, since_s: float) -> bool:
         """Whether the state after `step` steps is to be saved, `since_s` after the save before it began."""
         by_steps = self.every_steps > 0 and step % self.every_steps == 0
-        return by_steps or step >= self.last_step or (self.by_time and since_s >= self.every_s)
+        return by_steps or (self.by_time and since_s >= self.every_s)
 
 
 def writer_of(owners: Collection[int]) -> int:

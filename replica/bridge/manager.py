@@ -14,6 +14,7 @@ from replica.bridge.interrupts import Interrupts
 from replica.bridge.process_group import CrossGroupProcessGroup
 from replica.bridge.transport import Heal, HealTransport
 from replica.config import GroupConfig, Mode
+from replica.error_line import one_line
 from replica.errors import RestartError
 from replica.mesh import Ranks, StoreAddress
 from replica.rounds import Peer
@@ -82,6 +83,7 @@ class ManagerBridge:
     ) -> None:
         timeouts = config.timeouts
         self._timeouts = timeouts
+        self._lighthouse = config.lighthouse
         self._stash: State | None = None
         self._seen_quorum_id = -1
         take_torchft_environment()
@@ -114,7 +116,7 @@ class ManagerBridge:
         try:
             self._manager = self._make_manager(config, ranks, store, advertise_addr)
         except (TimeoutError, RuntimeError) as error:
-            raise RestartError(f"the Lighthouse went away during the start ({_one_line(error)})") from error
+            raise RestartError(f"the Lighthouse went away during the start ({one_line(error)})") from error
 
     def _make_manager(
         self,
@@ -165,12 +167,13 @@ class ManagerBridge:
         try:
             self._manager.start_quorum()
         except TimeoutError as error:
+            address, waited_s = self._lighthouse, self._timeouts.lighthouse_wait_s
             raise RestartError(
-                f"the Lighthouse gave no quorum for {self._timeouts.lighthouse_wait_s:g} s: "
-                f"check that it runs and is reachable"
+                f"the Lighthouse at {address} gave no quorum for {waited_s:g} s: "
+                f"`python -m lighthouse status {address}` tells what it waits for"
             ) from error
         except RuntimeError as error:
-            raise RestartError(f"rank 0 of this group is gone ({_one_line(error)})") from error
+            raise RestartError(f"rank 0 of this group is gone ({one_line(error)})") from error
         self._transport.stage_for_joiners(self._manager.current_step())
         return self._describe()
 
@@ -184,7 +187,7 @@ class ManagerBridge:
             changed=changed,
             peers=group.peers,
             configured=group.usable,
-            error=None if failure is None else _one_line(failure.original_exception),
+            error=None if failure is None else one_line(failure.original_exception),
             stash=self._stash,
             heal=self._transport.heal,
         )
@@ -210,14 +213,9 @@ class ManagerBridge:
         try:
             return bool(self._manager.should_commit(timeout=timedelta(seconds=self._timeouts.vote_s)))
         except (TimeoutError, RuntimeError) as error:
-            raise RestartError(f"a rank of this group did not vote ({_one_line(error)})") from error
+            raise RestartError(f"a rank of this group did not vote ({one_line(error)})") from error
 
     def close(self) -> None:
         """Stop serving and beating. Blocks for the servers to end, a fraction of a second."""
         self._manager.shutdown(wait=False)
         self.process_group.shutdown()
-
-
-def _one_line(error: BaseException) -> str:
-    text = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {text}"[:300]

@@ -1,4 +1,4 @@
-"""The reference trainer with micro-batches of 0.1 s, and of 0.4 s in group 1 once HEADWAY_SLOW exists."""
+"""The reference trainer with micro-batches of 0.1 s; once HEADWAY_SLOW exists, 0.4 s on rank 1 of group 1."""
 
 import os
 import time
@@ -13,7 +13,8 @@ backward = Attempt.backward
 
 
 def slow_backward(self: Attempt, loss: torch.Tensor, inputs: torch.Tensor | None = None) -> None:
-    is_slow = os.environ["REPLICA_GROUP_ID"] == "1" and Path(os.environ["HEADWAY_SLOW"]).exists()
+    place = (os.environ["REPLICA_GROUP_ID"], os.environ["RANK"])
+    is_slow = place == ("1", "1") and Path(os.environ["HEADWAY_SLOW"]).exists()
     time.sleep(0.4 if is_slow else 0.1)
     backward(self, loss, inputs)
 

@@ -1,4 +1,4 @@
-"""What is in monitoring/ fits what runs, also for a real Prometheus; a group whose GPU fails is drained."""
+"""Rules and dashboard fit what runs, also for a real Prometheus; a group whose GPU fails is drained."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from train.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
-MONITORING = ROOT / "monitoring"
+MONITORING = ROOT / "lighthouse" / "monitoring"
 PROMETHEUS = shutil.which("prometheus")
 SCRAPED_S = 90.0
 STARTING = 503

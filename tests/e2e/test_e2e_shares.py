@@ -30,9 +30,14 @@ def owners(line: dict[str, Any]) -> list[int]:
     return [group for _, group in line["rounds"]]
 
 
-def slowness(cluster: LocalCluster) -> dict[int, float]:
+def named(cluster: LocalCluster) -> tuple[dict[int, float], dict[int, dict[str, float]]]:
+    """Of each group: how slow it is, and its slow ranks."""
     (job,) = status(cluster.lighthouse_address)["jobs"]
-    return {group["group"]: group["slow"] for group in job["groups"]}
+    groups = {group["group"]: group for group in job["groups"]}
+    return (
+        {number: group["slow"] for number, group in groups.items()},
+        {number: group["slow_ranks"] for number, group in groups.items()},
+    )
 
 
 def listen(address: str) -> list[dict[str, Any]]:
@@ -47,14 +52,15 @@ def listen(address: str) -> list[dict[str, Any]]:
     return heard
 
 
-def test_a_group_is_named_for_being_slow_and_not_for_having_more_rounds(
+def test_a_group_and_its_rank_are_named_for_being_slow_and_not_for_having_more_rounds(
     local_cluster: StartCluster, tiny: Path, tmp_path: Path, wait_back: Callable[..., None]
 ) -> None:
     slow = tmp_path / "slow"
     cluster = local_cluster(
         Path(__file__).with_name("slow_trainer.py"),
-        args=(str(tiny), "--steps", str(ENDLESS), "--job.micro_batches", "3"),
+        args=(str(tiny), "--steps", str(ENDLESS), "--job.micro_batches", "6"),
         groups=2,
+        ranks=2,
         steps=ENDLESS,
         env={"HEADWAY_SLOW": str(slow)},
     )
@@ -62,23 +68,26 @@ def test_a_group_is_named_for_being_slow_and_not_for_having_more_rounds(
     wait_back(cluster, 0, 1)
     cluster.wait_step(cluster.step() + MEMORY_STEPS)
     assert sorted(owners(commits(cluster, 0)[-1])) == [0, 0, 1]
-    assert slowness(cluster) == {0: 0.0, 1: 0.0}
+    assert named(cluster) == ({0: 0.0, 1: 0.0}, {0: {}, 1: {}})
 
     pids = [cluster.pids(group) for group in (0, 1)]
     slow.touch()
     deadline = time.monotonic() + 60
-    while not (found := slowness(cluster))[1]:
+    while not ((found := named(cluster))[0][1] and found[1][1]):
         assert time.monotonic() < deadline, cluster.log_tails()
         time.sleep(0.05)
-    assert found[1] > 1.5
-    assert found[0] == 0.0
+    assert found[0][1] > 1.5
+    assert found[0][0] == 0.0
+    assert set(found[1][1]) == {"1"}
+    assert found[1][0] == {}
     wait_back(cluster, 0, 1)
     assert [cluster.pids(group) for group in (0, 1)] == pids
     cluster.stop()
 
-    named = [event for event in heard if event["kind"] == "replica_slow"]
-    assert [event["replica"] for event in named] == ["group 1"]
-    assert named[0]["times_the_median"] > 1.5
+    told = [event for event in heard if event["kind"] == "replica_slow"]
+    assert [(event["replica"], event.get("rank")) for event in told] == [("group 1", None), ("group 1", 1)]
+    assert told[0]["times_the_median"] > 1.5
+    assert told[1]["others_wait_share"] > 1 / 3
     assert {line["outcome"] for group in (0, 1) for line in commits(cluster, group)} == {"committed"}
     assert cluster.report()["violations"] == []
 

@@ -82,6 +82,8 @@ def test_only_who_holds_the_token_gets_the_state(
     assert shown(cluster) == []
     logs = "".join(path.read_text() for path in (cluster.out / "logs").iterdir())
     assert f"every user of this host can read {token}: chmod 600 it" in logs
+    assert "group 0: the Lighthouse at" in logs
+    assert "demands no token: whoever reaches it can join and end this job" in logs
     cluster.stop(grace_s=0.0)
     # That group 1 was started by hand is all that there is to say against the run.
     assert {each["kind"] for each in cluster.report()["violations"]} == {ViolationKind.LIFE_UNLAUNCHED}

@@ -52,6 +52,14 @@ class Caller:
         )
         return method(timeout=30.0)
 
+    def watch(self) -> Any:
+        method = self.channel.stream_stream(
+            "/headway.lighthouse.v1.LighthouseService/Watch",
+            request_serializer=pb.WatchRequest.SerializeToString,
+            response_deserializer=pb.WatchResponse.FromString,
+        )
+        return method(timeout=30.0)
+
     async def attached(self, group: int, incarnation: str = "a", step: int = 0) -> Any:
         """An open stream whose Welcome was read."""
         call = self.attach()

@@ -14,6 +14,7 @@ from lighthouse.client import (
     Hello,
     RefusedError,
     UnreachableError,
+    demands_token,
     drain,
     evict,
     forget,
@@ -119,6 +120,21 @@ def test_without_it_or_with_another_every_act_is_refused_in_a_sentence(
 def test_a_token_is_no_trouble_where_none_is_asked_for(token_file: Path) -> None:
     with threaded() as server:
         use_all(server, read_access(token_file))
+
+
+def test_whether_the_token_is_asked_for_can_be_known(
+    secured: Threaded, token_file: Path, other_token: Path, certificates: Path
+) -> None:
+    assert demands_token(secured.address, read_access(token_file, **certified(certificates)))
+    with threaded(token_file=token_file) as server:
+        assert demands_token(server.address, read_access(token_file))
+        assert demands_token(server.address, read_access(other_token))
+    with threaded() as server:
+        assert not demands_token(server.address, read_access(token_file))
+    with threaded(**tls_fields(certificates)) as server:
+        assert not demands_token(server.address, read_access(token_file, **certified(certificates)))
+    with pytest.raises(UnreachableError):
+        demands_token(server.address, read_access(token_file), timeout_s=1.0)
 
 
 def test_over_tls_with_certificate_and_token_all_is_as_without(

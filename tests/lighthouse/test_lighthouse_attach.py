@@ -20,6 +20,7 @@ from lighthouse.client import (
     NoticeKind,
     Phase,
     RefusedError,
+    RoundTimes,
     StartMode,
     UnreachableError,
     WatchStream,
@@ -144,6 +145,26 @@ def test_where_the_time_went_is_told_whether_or_not_there_is_much_else_to_say(
         server.wait(lambda slot: told())
     server.wait(lambda slot: slot is not None and slot.gone is Gone.STREAM_BROKE)
     assert told()
+
+
+def test_every_rank_tells_how_its_rounds_went(server: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "PULSE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(lifeline, "PULSE_INTERVAL_S", 0.01)
+    told = {rank: RoundTimes(rounds_s=2.0 + rank, waited_s=0.5) for rank in (0, 1)}
+
+    def heard(slot: Slot | None) -> bool:
+        lines = {} if slot is None else slot.lines
+        return {rank: list(line.waits.told) for rank, line in lines.items()} == {
+            rank: [times] for rank, times in told.items()
+        }
+
+    first = AttachStream(
+        server.address, hello(), seconds_by_cause=lambda: {"productive": 1.0}, round_times=lambda: told[0]
+    )
+    with first, WatchStream(server.address, hello(rank=1), round_times=lambda: told[1]) as second:
+        first.open(10)
+        second.open(10)
+        server.wait(heard)
 
 
 def test_leaving_without_a_goodbye_is_a_death(server: Threaded) -> None:

@@ -16,22 +16,40 @@ BUS = Alarm(device="GPU 0000:3b:00", what="Xid 79, the GPU has fallen off the bu
         "Jul  3 10:00:00 host kernel: [12345.6] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
         "[12345.678901] NVRM: Xid (0000:3b:00): 79, pid='<unknown>'",
         "NVRM: Xid (PCI:0000:3b:00): 79",
+        "NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 79, pid=1234, name=python, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:01): 79, pid=1234, name=python, ",
     ],
 )
 def test_a_fatal_xid_however_the_line_looks(line: str) -> None:
     assert alarm_in_line(line) == BUS
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 7, 790, 8])
-def test_what_the_application_did_is_no_alarm(xid: int) -> None:
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 7, 790, 8, 63, 92, 94, 121, 145, 149, 157])
+def test_what_needs_no_reset_is_no_alarm(xid: int) -> None:
     assert alarm_in_line(f"NVRM: Xid (PCI:0000:3b:00): {xid}, pid=1, name=python, MMU Fault") is None
 
 
-@pytest.mark.parametrize("xid", [48, 63, 64, 74, 79, 94, 95, 119, 120, 140])
+@pytest.mark.parametrize("xid", [46, 48, 62, 64, 74, 79, 95, 109, 119, 120, 140, 158])
 def test_what_a_reset_or_a_new_part_must_mend_is_an_alarm(xid: int) -> None:
     alarm = alarm_in_line(f"NVRM: Xid (PCI:0000:3b:00): {xid}, pid=1")
     assert alarm is not None
     assert alarm.what.startswith(f"Xid {xid}, ")
+
+
+@pytest.mark.parametrize(
+    "action", ["0x1 (GPU Reset Required)", "0x2 (Node Reboot Required)", "0x4 (Drain and Reset)"]
+)
+def test_what_the_driver_itself_wants_is_an_alarm(action: str) -> None:
+    line = f"NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to {action}"
+    alarm = alarm_in_line(line)
+    assert alarm is not None
+    assert alarm.what.startswith("Xid 154, ")
+
+
+def test_a_driver_that_wants_nothing_more_is_no_alarm() -> None:
+    change = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+    assert alarm_in_line(f"NVRM: Xid (PCI:0000:3b:00): 154, {change}") is None
+    assert alarm_in_line(f"NVRM: Xid (PCI:0000:3b:00): 79, {change}") is not None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +77,7 @@ def test_which_are_fatal_can_be_told() -> None:
 @given(st.text())
 def test_no_text_breaks_the_parsers(text: str) -> None:
     assert alarm_in_line(text) is None or "Xid" in text
-    with pytest.raises(ValueError, match="neither"):
+    with pytest.raises(ValueError, match="it shows none"):
         DcgmReader().read(text)
 
 
@@ -110,6 +128,32 @@ def test_a_gpu_that_turns_up_later_with_an_error_is_an_alarm() -> None:
     reader = DcgmReader()
     assert reader.read(answer((0, 0))) == []
     assert devices(reader.read(answer((0, 0), (79, 0)))) == [("GPU 00000000:01:00.0", "Xid 79")]
+
+
+@pytest.mark.parametrize("name", ["DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED"])
+def test_a_row_that_could_not_be_remapped_is_an_alarm(name: str) -> None:
+    reader = DcgmReader()
+    assert reader.read(f'{name}{{gpu="0",UUID="GPU-0"}} 0\n{name}{{gpu="1",UUID="GPU-1"}} 1\n') == []
+    assert reader.read(f'{name}{{gpu="0",UUID="GPU-0"}} 1\n{name}{{gpu="1",UUID="GPU-1"}} 1\n') == [
+        Alarm(device="GPU GPU-0", what="a memory row could not be remapped")
+    ]
+
+
+def test_the_new_name_of_the_xid_is_known() -> None:
+    reader = DcgmReader()
+    assert reader.read('DCGM_FI_DEV_XID_ERROR{gpu="0",UUID="GPU-0"} 0\n') == []
+    assert len(reader.read('DCGM_FI_DEV_XID_ERROR{gpu="0",UUID="GPU-0"} 79\n')) == 1
+
+
+def test_the_parts_of_a_shared_gpu_are_kept_apart() -> None:
+    text = (
+        'DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-0",GPU_I_ID="3"}} 0\n'
+        'DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-0",GPU_I_ID="5"}} {}\n'
+    )
+    reader = DcgmReader()
+    assert reader.read(text.format(79)) == []
+    assert reader.read(text.format(79)) == []
+    assert devices(reader.read(text.format(95))) == [("GPU GPU-0 instance 5", "Xid 95")]
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "79.5"])

@@ -4,6 +4,7 @@ import pytest
 from machine_transcript import Transcript
 from test_lighthouse_machine_notices import after_both
 
+from lighthouse.lag import RoundTimes
 from lighthouse.pace import PaceRules
 from lighthouse.table import Limits
 
@@ -109,6 +110,37 @@ def test_a_group_that_is_steadily_slower_is_named_once_and_stays() -> None:
     assert player.machine.table.slots[1].slow == pytest.approx(2.0)
     assert player.machine.table.slots[0].slow == 0.0
     assert player.machine.table.slots[1].gone is None
+
+
+def tell_rounds(player: Transcript, *waited_shares: float, seconds: int = 8) -> None:
+    """A pulse a second of each rank of group 1, all of it spent in rounds, of which it waits a share."""
+    machine, id = player.machine, player.machine.table.slots[1].id
+    for second in range(1, seconds + 1):
+        for rank, share in enumerate(waited_shares):
+            stream = machine.table.slots[1].lines[rank].stream
+            machine.pulse(id, stream, 2.0, RoundTimes(rounds_s=second, waited_s=second * share))
+
+
+def test_a_rank_for_which_the_others_wait_is_named_once_until_it_has_caught_up() -> None:
+    player = scenario("")
+    tell_rounds(player, 0.6, 0.1)
+    player.play("3.0 tick")
+    player.play("4.5 tick")
+    assert sum("replica_slow group 1" in line for line in player.lines) == 1
+    assert player.machine.table.slots[1].slow_ranks == {1: pytest.approx(0.5)}
+    assert player.machine.table.slots[0].slow_ranks == {}
+    for line in player.machine.table.slots[1].lines.values():
+        line.waits.told.clear()
+    tell_rounds(player, 0.2, 0.2)
+    player.play("6.0 tick")
+    assert player.machine.table.slots[1].slow_ranks == {}
+
+
+def test_ranks_that_differ_a_little_are_not_named() -> None:
+    player = scenario("")
+    tell_rounds(player, 0.4, 0.1)
+    player.play("3.0 tick")
+    assert not any("replica_slow" in line for line in player.lines)
 
 
 def test_a_group_that_was_dealt_more_rounds_is_not_slow() -> None:

@@ -68,6 +68,9 @@ def test_suspect_slow_and_leaving_groups_are_remarked_on() -> None:
     said = "leaves at the end of its step, stands still while others wait, "
     said += "slower than 1.5 times the median (1.7)"
     assert remarks(job["groups"][0]) == said
+    job["groups"][0]["slow_ranks"] = {"3": 0.42}
+    said += ", rank 3 is slow: the others wait for it 42% of each round"
+    assert remarks(job["groups"][0]) == said
     assert said in render_page({"uptime_s": 3.0, "store": "ok", "jobs": [job]})
     assert remarks(job["groups"][1]) == ""
 

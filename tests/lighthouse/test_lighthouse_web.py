@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serving import Caller, run, until
+from serving import Caller, hello, run, until
 
 from lighthouse.quorum import Reason
 from protos import lighthouse_pb2 as pb
@@ -119,6 +119,27 @@ def test_metrics_and_status_of_the_time() -> None:
         assert job["groups"][0]["goodput"]["ratio"] == 0.75
         assert "oodput 75.0%, lost most to reduce" in await get(caller, "/")
         stream.cancel()
+
+    run(body)
+
+
+def test_metrics_of_ranks() -> None:
+    async def body(caller: Caller) -> None:
+        first, second = await caller.attached(0), caller.watch()
+        await second.write(pb.WatchRequest(hello=hello(0, group_rank=1, group_world_size=0).hello))
+        for number in range(1, 8):
+            await first.write(pb.AttachRequest(pulse=pb.Pulse(rounds_s=number, waited_s=0.75 * number)))
+            await second.write(pb.WatchRequest(pulse=pb.Pulse(rounds_s=number, waited_s=0.25 * number)))
+        slot = caller.lighthouse.coordinator.machines["job"].table.slots[0]
+        await until(lambda: [len(line.waits.told) for line in slot.lines.values()] == [7, 7])
+        lines = (await get(caller, "/metrics")).splitlines()
+        lag = [line for line in lines if line.startswith("headway_lighthouse_rank_lag_ratio{")]
+        assert lag == [
+            'headway_lighthouse_rank_lag_ratio{group="0",job="job",rank="0"} 0.0',
+            'headway_lighthouse_rank_lag_ratio{group="0",job="job",rank="1"} 0.5',
+        ]
+        first.cancel()
+        second.cancel()
 
     run(body)
 

@@ -22,6 +22,7 @@ from replica.errors import UserError
 from replica.ledger import EventKind, Outcome, Reason
 from replica.position import sample_indices
 from replica.rng import seeded
+from replica.round_clock import RoundClock
 from replica.rounds import Peer, deal
 from replica.stopwatch import Stopwatch
 from replica.updater import Updater
@@ -51,6 +52,7 @@ class FakeGroup:
 
     def __post_init__(self) -> None:
         self.stopwatch = Stopwatch()
+        self.round_clock = RoundClock()
         self.weight = nn.Parameter(torch.zeros(2))
         self.config = SimpleNamespace(group=self.group, seed=11, micro_batches=ROUNDS * self.world_size)
         self.sum = FloatGradientSum({"weight": self.weight}, ROUNDS)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from replica.bridge.manager import ManagerBridge, take_torchft_environment
 from replica.bridge.transport import Heal
+from replica.config import Timeouts
+from replica.errors import RestartError
 
 NAMES = st.sampled_from(["TORCHFT_TIMEOUT_SEC", "TORCHFT_LIGHTHOUSE", "TORCHFT_", "TORCH_HOME", "XTORCHFT_A"])
 
@@ -46,3 +48,27 @@ def test_what_became_of_an_earlier_heal_is_forgotten_and_of_this_one_told() -> N
     bridge._manager = cast(Any, manager)
     start = bridge.begin()
     assert (start.quorum_id, start.changed, start.heal) == (7, True, Heal(refused=True))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            TimeoutError("deadline"),
+            "the Lighthouse at h:1 gave no quorum for 600 s: `python -m lighthouse status h:1` tells what it "
+            "waits for",
+        ),
+        (RuntimeError("closed\nframe 7"), "rank 0 of this group is gone (RuntimeError: closed)"),
+    ],
+)
+def test_why_there_is_no_quorum_is_said_in_one_line(error: Exception, said: str) -> None:
+    def start_quorum() -> None:
+        raise error
+
+    bridge = object.__new__(ManagerBridge)
+    bridge._transport = cast(Any, SimpleNamespace())
+    bridge._timeouts, bridge._lighthouse = Timeouts(), "h:1"
+    bridge._manager = cast(Any, SimpleNamespace(start_quorum=start_quorum))
+    with pytest.raises(RestartError) as raised:
+        bridge.begin()
+    assert str(raised.value) == said

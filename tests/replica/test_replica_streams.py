@@ -1,11 +1,12 @@
 """How a group begins, from what the Lighthouse says when it attaches."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from lighthouse.client import ColdStart, RefusedError, StartMode, UnreachableError, Welcome
+from lighthouse.client import OPEN, Access, ColdStart, RefusedError, StartMode, UnreachableError, Welcome
 from replica import streams
 from replica.backstop.names import SaveName
 from replica.config import BackstopConfig, GroupConfig
@@ -33,10 +34,10 @@ def attach(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Attach]]:
     Attach.mode = StartMode.FRESH
 
 
-def stream(*, saves: bool = False) -> LighthouseStream:
+def stream(*, saves: bool = False, access: Access = OPEN) -> LighthouseStream:
     backstop = BackstopConfig(url="/saves", every_steps=1) if saves else None
     config = GroupConfig(job="j", group=1, lighthouse="h:1", steps=9, micro_batches=4, backstop=backstop)
-    return LighthouseStream(config, 0, Notices(end_process=False))
+    return LighthouseStream(config, 0, Notices(end_process=False), access)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,32 @@ def test_how_to_begin(attach: type[Attach], mode: StartMode | None, saves: bool,
     assert made.attach("j/1:u", 1, "f", "p") is check
     assert made.tells_deaths == (mode is not None)
     assert made.must_heal == (mode is StartMode.HEAL)
+
+
+@pytest.mark.parametrize(
+    ("token", "demanded", "warned"),
+    [(b"a token", False, True), (b"a token", True, False), (b"", False, False), (b"a token", None, False)],
+)
+def test_a_token_that_guards_nothing_is_warned_of(
+    attach: type[Attach],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    token: bytes,
+    demanded: bool | None,
+    warned: bool,
+) -> None:
+    def demands(address: str, access: Access) -> bool:
+        if demanded is None:
+            raise UnreachableError("nobody answers")
+        return demanded
+
+    monkeypatch.setattr(streams, "demands_token", demands)
+    with caplog.at_level(logging.WARNING, logger="headway"):
+        stream(access=Access(token=token)).attach("j/1:u", 1, "f", "p")
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.startswith("group 1: the Lighthouse at h:1 demands no token: ") for line in said] == [
+        True
+    ] * warned
 
 
 def test_the_newest_save_is_proposed_and_no_answer_is_one_to_wait_for(

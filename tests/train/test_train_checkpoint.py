@@ -297,7 +297,7 @@ def test_a_store_that_does_not_answer_is_told_in_one_sentence(
 ) -> None:
     class Silent:
         def names(self, path: str) -> list[str]:
-            raise RuntimeError("no route\nto host")
+            raise RuntimeError("no route to host\nat frame 7")
 
         def where(self, path: str) -> str:
             return "s3://b/"

@@ -3,7 +3,7 @@
 import re
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -34,6 +34,26 @@ class Launcher(StrEnum):
 
     HEADWAY = "headway"  # python -m replica.launch
     TORCHRUN = "torchrun"
+
+
+def lighthouse_kind_of(name: str) -> LighthouseKind:
+    """The kind that people call by this name. Raises UserError."""
+    try:
+        return LighthouseKind(name)
+    except ValueError:
+        known = " or ".join(LighthouseKind)
+        raise UserError(f"there is no Lighthouse of kind {name!r}: use {known}.") from None
+
+
+def launcher_of(given: str | Sequence[str]) -> Launcher | tuple[str, ...]:
+    """The launcher of this name, or the words of a command. Raises UserError."""
+    if not isinstance(given, str):
+        return tuple(given)
+    try:
+        return Launcher(given)
+    except ValueError:
+        known = " or ".join(Launcher)
+        raise UserError(f"there is no launcher {given!r}: use {known}, or the words of a command.") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,15 @@ from typing import Any, Self
 
 from lighthouse.access import Access
 from lighthouse.client import LighthouseError, evict
-from replica.errors import UserError
 from replica.ledger import events_path
 from replica.shadowing import LIBRARY, TRAINER, refuse_shadows
-from train.cluster.commands import ClusterSettings, Launcher, LighthouseKind
+from train.cluster.commands import (
+    ClusterSettings,
+    Launcher,
+    LighthouseKind,
+    launcher_of,
+    lighthouse_kind_of,
+)
 from train.cluster.errors import ClusterError, refusal
 from train.cluster.follow import LineFollower
 from train.cluster.job_facts import read_job
@@ -100,8 +105,8 @@ class LocalCluster:
             script=script,
             args=tuple(args),
             overrides=dict(overrides or {}),
-            lighthouse_kind=_lighthouse_kind(lighthouse_kind),
-            launcher=_launcher(launcher),
+            lighthouse_kind=lighthouse_kind_of(lighthouse_kind),
+            launcher=launcher_of(launcher),
             max_restarts=max_restarts,
             restart=restart,
             restart_delay_s=restart_delay_s,
@@ -371,24 +376,6 @@ class LocalCluster:
             if time.monotonic() > deadline:
                 raise ClusterError(f"waited {timeout_s:g} s for {what}.\n{self._supervisor.tails()}")
             time.sleep(_TICK_S)
-
-
-def _lighthouse_kind(name: str) -> LighthouseKind:
-    try:
-        return LighthouseKind(name)
-    except ValueError:
-        known = " or ".join(LighthouseKind)
-        raise UserError(f"there is no Lighthouse of kind {name!r}: use {known}.") from None
-
-
-def _launcher(given: str | Sequence[str]) -> Launcher | tuple[str, ...]:
-    if not isinstance(given, str):
-        return tuple(given)
-    try:
-        return Launcher(given)
-    except ValueError:
-        known = " or ".join(Launcher)
-        raise UserError(f"there is no launcher {given!r}: use {known}, or the words of a command.") from None
 
 
 def _count_out(address: str, job: str, group: int, access: Access) -> None:

@@ -1,13 +1,10 @@
 """When a save is due, and who writes it."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from replica.backstop.schedule import Schedule, writer_of
 
 
 def schedule(every_steps: int = 0, every_s: float = 0.0) -> Schedule:
-    return Schedule(every_steps=every_steps, every_s=every_s, last_step=100)
+    return Schedule(every_steps=every_steps, every_s=every_s)
 
 
 def test_after_every_so_many_steps() -> None:
@@ -25,11 +22,6 @@ def test_whichever_comes_first() -> None:
     assert both.due(10, since_s=1.0)
     assert both.due(3, since_s=61.0)
     assert not both.due(3, since_s=59.0)
-
-
-@given(st.integers(0, 200), st.floats(0, 1e6))
-def test_the_last_step_is_always_due(every_steps: int, every_s: float) -> None:
-    assert schedule(every_steps=every_steps, every_s=every_s).due(100, since_s=0.0)
 
 
 def test_only_the_time_needs_a_clock_that_the_ranks_agree_on() -> None:

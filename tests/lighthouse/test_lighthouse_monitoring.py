@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-MONITORING = Path(__file__).parents[1] / "monitoring"
+MONITORING = Path(__file__).parents[2] / "lighthouse" / "monitoring"
 PROMTOOL = shutil.which("promtool")
 
 
