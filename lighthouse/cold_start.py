@@ -291,14 +291,15 @@ class ColdStarts:
             return []
         fields = {"step": restore.save.step, "save": restore.save.name, "group": id.key}
         note = Note(happening=Happening.RESTORE_DECIDED, fields={"job": record.job, **fields})
-        displaced = self._put_out(self._displaced(restore.save))
+        displaced = self._put_out(self._displaced(restore.save), now_s)
         return [note, *displaced, *self._book.begin_anew(record, "the job goes back to a save", now_s)]
 
-    def _put_out(self, digests: list[str]) -> Effects:
+    def _put_out(self, digests: list[str], now_s: float) -> Effects:
         effects: Effects = []
+        cause = "all load another save than it was told of: start again"
         for slot in self._table.slots.values():
             if digest_of(slot.id.text) in digests:
-                effects += self._table.evict(slot, "all load another save than it was told of: start again")
+                effects += self._table.evict(slot, cause, now_s)
         for digest in digests:
             self._table.lineage.bury_digest(digest, Refusal.EVICTED)
         return effects

@@ -271,8 +271,8 @@ class Coordinator:
         """The process of a rank runs, and that of rank 0 may say where its time went."""
         now_s, machine = self._clock.now_s(), stream.machine
         self._carry_out(machine, machine.pulse(stream.id, stream.number, now_s, times))
-        if seconds and machine.table.on_stream(stream.id, stream.number)[0] is not None:
-            machine.accounts.report(stream.id, seconds, now_s)
+        if seconds:
+            machine.times.told(machine.table, stream.id, stream.number, seconds, now_s)
 
     def progress(self, stream: "Stream", step: int, phase: Phase, rounds: int | None) -> None:
         """A group says where it is, and how many rounds it computes there."""

@@ -77,6 +77,7 @@ def hello_of(message: pb.Hello) -> Hello:
         platform=message.platform,
         step=message.step,
         group_rank=message.group_rank,
+        backstop=message.backstop,
     )
 
 

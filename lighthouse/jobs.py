@@ -28,6 +28,7 @@ class Jobs:
         self._config = config
         self._store = store
         self._records = store.load()
+        self._since_s = now_s
         self._warm_until_s = now_s + config.heartbeat_timeout_s
         self._unused_quorum_id = _unused_ids(wall_s)
         self._limits = Limits(
@@ -69,6 +70,7 @@ class Jobs:
             limits=self._limits,
             warm_until_s=self._warm_until_s,
             unused_quorum_id=self._unused_quorum_id,
+            since_s=self._since_s,
         )
         return machine
 

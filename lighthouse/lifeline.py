@@ -1,5 +1,6 @@
 """A stream that one thread holds open for the life of a rank, and opens again when it breaks."""
 
+import logging
 import random
 import threading
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from lighthouse.lag import RoundTimes
 from lighthouse.model import Hello, Notice, NoticeKind, Refusal
 from protos import lighthouse_pb2 as pb
 
+LOG = logging.getLogger("headway")
 PULSE_INTERVAL_S = 1.0
 _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 2.0
@@ -125,7 +127,8 @@ class Lifeline(ABC):
     def _wait_until_open(self, timeout_s: float) -> bool:
         """Start, and block until the stream is open. False: the server has no such service.
 
-        Raises RefusedError, or UnreachableError when the time is up.
+        Raises RefusedError, LockedOutError where what this end has to show does not fit, or
+        UnreachableError when the time is up.
         """
         self._thread.start()
         with self._changed:
@@ -135,7 +138,7 @@ class Lifeline(ABC):
             if self._has_been_open:
                 return True
             if self._state is State.REFUSED:
-                raise RefusedError(self._why_refused())
+                raise self._locked_out or RefusedError(self._why_refused())
         details = _details(self._error)
         known = any(details.startswith(refusal.value) for refusal in Refusal)
         why = f" ({details})" if known else ""
@@ -173,6 +176,10 @@ class Lifeline(ABC):
             return State.CONNECTING
         except RefusedError as error:
             return self._lock_out(error)
+        except Exception:
+            # Without its stream this rank would be deaf, and nobody would know: better to try again.
+            LOG.exception("the stream to the Lighthouse at %s broke by an error of our own", self._address)
+            return State.CONNECTING
 
     def _hold(self, entry: Entry, ended: threading.Event) -> None:
         method = entry.channel.stream_stream(
@@ -309,4 +316,5 @@ def hello_message(hello: Hello) -> pb.Hello:
         platform=hello.platform,
         step=hello.step,
         group_rank=hello.group_rank,
+        backstop=hello.backstop,
     )

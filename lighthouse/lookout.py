@@ -29,9 +29,9 @@ class Lookout:
             effects += self._stuck(now_s) + self._slow(now_s)
         return effects
 
-    def evict(self, slot: Slot, cause: str) -> Effects:
+    def evict(self, slot: Slot, cause: str, now_s: float) -> Effects:
         """Count an incarnation out for good, and tell those that are in an attempt with it."""
-        return self._table.evict(slot, cause) + self._book.mourn(slot, cause)
+        return self._table.evict(slot, cause, now_s) + self._book.mourn(slot, cause)
 
     def _silent(self, now_s: float) -> Effects:
         silent, effects = self._table.mark_silent(now_s)
@@ -42,7 +42,7 @@ class Lookout:
     def _frozen(self, now_s: float) -> Effects:
         effects: Effects = []
         for slot, rank, silence_s in self._table.frozen(now_s):
-            effects += self.evict(slot, f"rank {rank} has said nothing for {silence_s:.1f} s")
+            effects += self.evict(slot, f"rank {rank} has said nothing for {silence_s:.1f} s", now_s)
         return effects
 
     def _missing(self) -> Effects:
@@ -61,16 +61,17 @@ class Lookout:
         members = [slot for slot in self._table.slots.values() if slot.gone is None and book.holds(slot)]
         effects: Effects = []
         for stall in pace.stalls(members, now_s, over=book.attempt_is_over):
-            effects += self._act_on(stall)
+            effects += self._act_on(stall, now_s)
         if not book.attempt_is_over and pace.is_jammed(members, now_s):
             effects += book.end_attempt("all members wait for each other")
         return effects
 
-    def _act_on(self, stall: Stall) -> Effects:
+    def _act_on(self, stall: Stall, now_s: float) -> Effects:
         slot = stall.slot
         if stall.standing is Standing.STUCK:
             where = f"step {slot.step} ({slot.phase.name.lower()})"
-            return self.evict(slot, f"no progress in {where} for {stall.still_s:.1f} s while others wait")
+            cause = f"no progress in {where} for {stall.still_s:.1f} s while others wait"
+            return self.evict(slot, cause, now_s)
         if slot.suspect:
             return []
         slot.suspect = True

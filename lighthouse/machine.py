@@ -4,7 +4,6 @@ Every method takes the time of the event. A quorum is first proposed (Persist), 
 record is durable are the callers answered (Answer).
 """
 
-from lighthouse.accounts import Accounts
 from lighthouse.admission import Admission
 from lighthouse.cold_start import ColdStarts
 from lighthouse.effects import CloseStream, Happening, Note, Refuse, Tell
@@ -31,13 +30,14 @@ from lighthouse.quorum_book import QuorumBook
 from lighthouse.saves import Saves
 from lighthouse.slot import FINAL, Gone, Line, Slot
 from lighthouse.table import Effects, Limits, Table
+from lighthouse.times import Times
 
 
 class JobMachine:
     """What is known of one job, and what follows from each event.
 
     Events about saves go to the parts `saves` and `cold_starts`, what a group says of its time to
-    `accounts`.
+    `times`.
     """
 
     def __init__(
@@ -48,13 +48,15 @@ class JobMachine:
         limits: Limits,
         warm_until_s: float = float("-inf"),
         unused_quorum_id: int = 1,
+        since_s: float = float("-inf"),
     ) -> None:
-        """Start from what is on record.
+        """Start from what is on record, in a server that started at `since_s`.
 
         Members of a last quorum are not left out before `warm_until_s`. `unused_quorum_id` is
         where ids go on for a job that turns out to be older than its record.
         """
-        self.table = Table(record=record, limits=limits)
+        self.times = Times(max_groups=limits.max_replicas, since_s=since_s)
+        self.table = Table(record=record, limits=limits, on_end=self.times.ended)
         self._book = QuorumBook(
             record=record,
             table=self.table,
@@ -72,7 +74,6 @@ class JobMachine:
             table=self.table, book=self._book, rules=rules, limits=limits, warm_until_s=warm_until_s
         )
         self.saves = Saves(table=self.table, max_groups=limits.max_replicas)
-        self.accounts = Accounts(max_groups=limits.max_replicas)
         self._pruned_s: float | None = None
 
     # What the shell reads.
@@ -138,6 +139,10 @@ class JobMachine:
         """The members of the last quorum, in the order of their ids, as people call them."""
         return [label(key) for key in self._book.last]
 
+    def members_lost(self) -> list[Key]:
+        """The members of the last quorum of this server that have died or left since."""
+        return self._book.lost()
+
     def is_busy(self, now_s: float) -> bool:
         """Whether any replica lives or holds a call or a stream open."""
         holds = any(slot.lines or slot.calls for slot in self.table.slots.values())
@@ -188,6 +193,8 @@ class JobMachine:
     ) -> tuple[Welcome | Refusal | Mismatch, Effects]:
         """A rank opens its stream, or opens it again after a break that it survived."""
         stranger = self._admission.check(id, hello, now_s)
+        if isinstance(stranger, Mismatch):
+            self.table.turn_away(id)
         if stranger is not None:
             return stranger, self._admission.notes(id, stranger)
         slot, effects = self._enter(id, now_s)
@@ -199,7 +206,9 @@ class JobMachine:
         before = slot.lines.get(rank)
         if before is not None:
             effects.append(CloseStream(stream=before.stream, refusal=Refusal.REATTACHED))
-        slot.lines[rank] = Line(stream=stream)
+        slot.lines[rank], slot.known = Line(stream=stream), True
+        if hello.backstop:
+            self.saves.expect(now_s)
         missed = self._missed(slot, hello)
         slot.broken.discard(rank)
         if not slot.broken and slot.gone is Gone.STREAM_BROKE:
@@ -264,7 +273,7 @@ class JobMachine:
         slot.broken.add(rank)
         if slot.gone is Gone.STREAM_BROKE:
             return []
-        effects = self.table.lose(slot, Gone.STREAM_BROKE, rank=rank)
+        effects = self.table.lose(slot, Gone.STREAM_BROKE, now_s, rank=rank)
         return [*effects, *self._book.mourn(slot, f"rank {rank} died"), *self._book.reconsider(now_s)]
 
     # Events: planned leaves, and the operator's.
@@ -275,7 +284,7 @@ class JobMachine:
         if slot is None or slot.gone in FINAL:
             return []
         slot.step = step
-        effects = self._let_go(slot, Gone.FINISHED if finished else Gone.LEFT)
+        effects = self._let_go(slot, Gone.FINISHED if finished else Gone.LEFT, now_s)
         if finished and self.record.finished_step is None:
             effects += self._finish(step, now_s)
         return effects + self._book.reconsider(now_s)
@@ -285,14 +294,15 @@ class JobMachine:
         slot = self.table.slots.get(id.key)
         if slot is None or slot.id.text != id.text or slot.gone in FINAL:
             return False, []
-        return True, self._let_go(slot, Gone.LEFT) + self._book.reconsider(now_s)
+        return True, self._let_go(slot, Gone.LEFT, now_s) + self._book.reconsider(now_s)
 
     def evict(self, group: Key, cause: str, now_s: float) -> tuple[bool, Effects]:
-        """Count a group out for good; whether it was there to be counted out."""
+        """Count a group out for good, or stop missing a dead one; whether there was one."""
         slot = self.table.slots.get(group)
-        if slot is None or slot.gone in FINAL:
+        if slot is None or (slot.gone in FINAL and not slot.is_missed):
             return False, []
-        effects = self._lookout.evict(slot, cause)
+        slot.known = False
+        effects = [] if slot.gone in FINAL else self._lookout.evict(slot, cause, now_s)
         self._book.amend_lineage()
         # Written before anybody is told: it must hold after a crash of this server, too.
         return True, [*self._journal.flush(now_s), *effects, *self._book.reconsider(now_s)]
@@ -312,12 +322,13 @@ class JobMachine:
         """Time has passed: who fell silent, and is there a quorum now?"""
         effects = self._lookout.look(now_s)
         for slot in self.cold_starts.stranded(now_s):
-            effects += self._lookout.evict(slot, "those that had the state it came for are dead: start again")
+            cause = "those that had the state it came for are dead: start again"
+            effects += self._lookout.evict(slot, cause, now_s)
         if self._pruned_s is None:
             self._pruned_s = now_s
         if now_s - self._pruned_s > self._limits.forget_after_s / 10:
             self._pruned_s = now_s
-            self.table.prune(now_s, self._limits.forget_after_s, self.in_quorum)
+            self.table.prune(now_s, self._limits.forget_after_s, self._must_stay)
         effects += self._book.reconsider(now_s)
         self._book.amend_lineage()
         effects += self._journal.flush(now_s)
@@ -354,10 +365,13 @@ class JobMachine:
             return []
         return self._book.end_attempt(f"{slot.id.label} asks for step {step} again", but=slot)
 
-    def _let_go(self, slot: Slot, gone: Gone) -> Effects:
-        self.accounts.leave(slot.id)
+    def _let_go(self, slot: Slot, gone: Gone, now_s: float) -> Effects:
         effects: Effects = [Refuse(call=call, refusal=Refusal.LEFT) for call in slot.take_calls()]
-        return effects + self.table.lose(slot, gone)
+        return effects + self.table.lose(slot, gone, now_s)
+
+    def _must_stay(self, slot: Slot) -> bool:
+        """Whether its row is wanted however long it has been gone."""
+        return self.in_quorum(slot) or (slot.is_missed and self.record.finished_step is None)
 
     def _missed(self, slot: Slot, hello: Hello) -> list[Notice]:
         """What a rank may not have heard while its stream was broken."""
@@ -374,6 +388,7 @@ class JobMachine:
     # The record.
 
     def _finish(self, step: int, now_s: float) -> Effects:
+        self.times.finish(now_s)
         self._journal.amend(max_step=max(step, self.record.max_step), finished_step=step)
         note = Note(happening=Happening.FINISHED, fields={"job": self.job, "step": step})
         notice = Notice(kind=NoticeKind.FINISHED, cause=f"the job is finished: step {step} was the last")

@@ -50,7 +50,7 @@ class MachineCollector(Collector):
         yield _waiting(machines, now_s)
         yield _states(machines)
         yield from _groups(machines, now_s)
-        yield from _time(machines)
+        yield from _time(machines, now_s)
         yield _deaths(machines)
         yield from _saves(machines, now_s)
 
@@ -135,7 +135,7 @@ def _groups(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
     )
     for machine in machines:
         for key, slot in machine.table.slots.items():
-            if not isinstance(key, int):
+            if not isinstance(key, int) or not slot.known:
                 continue
             slow.add_metric([machine.job, str(key)], slot.slow)
             step.add_metric([machine.job, str(key)], slot.step)
@@ -162,7 +162,7 @@ def _lags(machines: list[JobMachine]) -> Metric:
     return family
 
 
-def _time(machines: list[JobMachine]) -> Iterator[Metric]:
+def _time(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
     seconds = CounterMetricFamily(
         f"{_PREFIX}_group_seconds", "Where the time went, as groups say.", labels=["job", "group", "cause"]
     )
@@ -171,14 +171,21 @@ def _time(machines: list[JobMachine]) -> Iterator[Metric]:
         "Share of productive seconds in those of all groups, since this server first heard of them.",
         labels=["job"],
     )
+    deaths = CounterMetricFamily(
+        f"{_PREFIX}_death_lost_seconds",
+        "What the deaths of a group have cost all groups.",
+        labels=["job", "group"],
+    )
     for machine in machines:
-        for group, by_cause in machine.accounts.by_group().items():
+        for group, by_cause in machine.times.by_group(now_s).items():
             for cause, value in by_cause.items():
                 seconds.add_metric([machine.job, str(group), cause], value)
-        ratio = goodput_ratio(machine.accounts.total())
+        for group, lost_s in machine.times.toll.by_group().items():
+            deaths.add_metric([machine.job, str(group)], lost_s)
+        ratio = goodput_ratio(machine.times.total(now_s))
         if ratio is not None:
             goodput.add_metric([machine.job], ratio)
-    yield from (seconds, goodput)
+    yield from (seconds, goodput, deaths)
 
 
 def _deaths(machines: list[JobMachine]) -> Metric:
@@ -191,17 +198,23 @@ def _deaths(machines: list[JobMachine]) -> Metric:
 
 def _saves(machines: list[JobMachine], now_s: float) -> Iterator[Metric]:
     prefix = f"{_PREFIX}_job_save"
-    age = GaugeMetricFamily(f"{prefix}_age_seconds", "Time since the newest save.", labels=["job"])
+    age = GaugeMetricFamily(
+        f"{prefix}_age_seconds",
+        "Time since the newest save; before one is known, since a group that makes saves was seen.",
+        labels=["job"],
+    )
     duration = GaugeMetricFamily(f"{prefix}_duration_seconds", "Time that it took.", labels=["job"])
     size = GaugeMetricFamily(f"{prefix}_bytes", "Its size.", labels=["job"])
     failures = CounterMetricFamily(f"{prefix}_failures", "Saves that failed.", labels=["job", "group"])
     for machine in machines:
-        newest, age_s = machine.saves.newest, machine.saves.age_s(now_s)
-        if newest is not None and age_s is not None:
-            age.add_metric([machine.job], age_s)
+        newest, unsaved_s = machine.saves.newest, machine.saves.unsaved_s(now_s)
+        if unsaved_s is not None:
+            age.add_metric([machine.job], unsaved_s)
+        if newest is not None:
             duration.add_metric([machine.job], newest.seconds)
             size.add_metric([machine.job], newest.bytes)
-        known: dict[Key, int] = {key: 0 for key in machine.table.slots if isinstance(key, int)}
+        slots = machine.table.slots.items()
+        known: dict[Key, int] = {key: 0 for key, slot in slots if isinstance(key, int) and slot.known}
         for key, count in {**known, **machine.saves.failures}.items():
             failures.add_metric([machine.job, str(key)], count)
     yield from (age, duration, size, failures)

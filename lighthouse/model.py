@@ -264,7 +264,7 @@ class Hello:
     """Who attaches: the first message of the stream that each rank of a group holds.
 
     `group_world_size`, `fingerprint` and `platform` are what all groups of a job must share;
-    `step` is the number of steps this incarnation has committed so far.
+    `step` is the number of steps this incarnation has committed so far, `backstop` whether it makes saves.
     """
 
     job: str
@@ -275,6 +275,7 @@ class Hello:
     platform: str = ""
     step: int = 0
     group_rank: int = 0
+    backstop: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

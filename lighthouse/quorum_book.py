@@ -54,6 +54,11 @@ class QuorumBook:
         """Whether the attempt of the last quorum has been given up."""
         return self.record.quorum_id in self.ended
 
+    def lost(self) -> list[Key]:
+        """The members of the last quorum of this server that no longer count."""
+        slots, last = self._table.slots, self.last.items() if self.quorum else ()
+        return [key for key, text in last if key not in slots or not slots[key].counts_as(text)]
+
     def holds(self, slot: Slot) -> bool:
         """Whether this incarnation is in the last quorum."""
         return self.last.get(slot.id.key) == slot.id.text

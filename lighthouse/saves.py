@@ -45,10 +45,22 @@ class Saves:
         self._table = table
         self._max_groups = max_groups
         self._complete_at_s = 0.0
+        self._expected_since_s: float | None = None
+
+    def expect(self, now_s: float) -> None:
+        """A group that makes saves is here."""
+        if self._expected_since_s is None:
+            self._expected_since_s = now_s
 
     def age_s(self, now_s: float) -> float | None:
         """Seconds since the newest save was complete, or None if there was none."""
         return None if self.newest is None else max(0.0, now_s - self._complete_at_s)
+
+    def unsaved_s(self, now_s: float) -> float | None:
+        """For how long nothing has been saved, as far as known; None for a job that makes no saves."""
+        if self.newest is not None or self._expected_since_s is None:
+            return self.age_s(now_s)
+        return now_s - self._expected_since_s
 
     def saved(self, id: ReplicaId, stream: int, save: Saved, now_s: float) -> Effects:
         """A group has made a save. It says so again on each new stream, which changes nothing."""

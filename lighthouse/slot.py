@@ -61,22 +61,24 @@ class Line:
 class Slot:
     """One replica and its present incarnation.
 
-    `gone` is set while the incarnation does not count, whatever is heard from it. `lines` are its
-    open streams by rank, `broken` the ranks whose stream broke and was not opened again. `calls`
-    are its open requests for a quorum, which `member` describes; `joined_s` is when it began to
-    wait, and outlives a request that timed out and is made again. `answered` is what it had asked
-    when it last got a quorum. `returning`: it was known before this slot was made. `moved_s` is
-    when it last made progress, `rounds` how many it is computing, `computed_s` how long one of them
-    took on average, in each of its last phases of computing. `slow` is how many times the median of
-    the others it needs, 0 where it is not steadily slower; `slow_ranks` are those of its ranks for which
-    its others wait, each with the share of a round. `failed_save_step` is the last step at
-    which it said that a save of its own failed. `looks` while it looks for a save to start from, and
-    until the one that it has found is on record.
+    `gone` is set while the incarnation does not count, whatever is heard from it, and `gone_s` is since
+    when. `known`: an incarnation of this place has been attached. `lines` are its open streams by rank,
+    `broken` the ranks whose stream broke and was not opened again. `calls` are its open requests for a
+    quorum, which `member` describes; `joined_s` is when it began to wait, and outlives a request that
+    timed out and is made again. `answered` is what it had asked when it last got a quorum. `returning`:
+    it was known before this slot was made. `moved_s` is when it last made progress, `rounds` how many
+    it is computing, `computed_s` how long one of them took on average, in each of its last phases of
+    computing. `slow` is how many times the median of the others it needs, 0 where it is not steadily
+    slower; `slow_ranks` are those of its ranks for which its others wait, each with the share of a
+    round. `failed_save_step` is the last step at which it said that a save of its own failed. `looks`
+    while it looks for a save to start from, and until the one that it has found is on record.
     """
 
     id: ReplicaId
     incarnations: int = 1
     gone: Gone | None = None
+    gone_s: float = 0.0
+    known: bool = False
     lines: dict[int, Line] = field(default_factory=dict)
     broken: set[int] = field(default_factory=set)
     returning: bool = False
@@ -110,6 +112,22 @@ class Slot:
             self.computed_s.append((now_s - self.moved_s) / self.rounds)
         self.rounds = 1 if rounds is None else rounds
         self.step, self.phase, self.moved_s, self.suspect = step, phase, now_s, False
+
+    def go(self, gone: Gone, now_s: float) -> bool:
+        """It does not count from now on; whether it still did."""
+        counted = self.gone is None
+        self.gone_s = now_s if counted else self.gone_s
+        self.gone = gone
+        return counted
+
+    def counts_as(self, replica_id: str) -> bool:
+        """Whether this is that incarnation, and it counts."""
+        return self.id.text == replica_id and self.gone is None
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it is a group of the job that has died and was not counted out by the operator."""
+        return self.known and self.gone not in (None, Gone.LEFT, Gone.FINISHED)
 
     @property
     def attached(self) -> bool:

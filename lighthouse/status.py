@@ -9,6 +9,7 @@ from lighthouse.machine import JobMachine
 from lighthouse.model import POOL, Key, label
 from lighthouse.quorum import Waiting, sentence
 from lighthouse.slot import Gone, Slot
+from lighthouse.toll import Death
 
 Document = dict[str, Any]
 
@@ -33,13 +34,15 @@ def describe_job(machine: JobMachine, now_s: float) -> Document:
         "finished_step": record.finished_step,
         "max_step": record.max_step,
         "expected_groups": machine.expected_groups,
+        "expected_missing": _expected_missing(machine, now_s),
         "groups_seen": machine.groups_seen(now_s),
         "typical_step_s": None if typical_s is None else round(typical_s, 3),
         "quorums_issued": machine.issued,
         "quorum": _current(machine),
         "attempts_over": machine.attempts_over,
         "gone": {cause.value: machine.table.deaths[cause] for cause in Gone},
-        "goodput": _goodput(machine.accounts.total()),
+        "goodput": _goodput(machine.times.total(now_s)),
+        "deaths": [_death(death, now_s) for death in machine.times.toll.recent],
         "save": _save(machine, now_s),
         "restore": _restore(machine),
         "forming": _forming(machine, machine.waiting(now_s)),
@@ -60,7 +63,30 @@ def _current(machine: JobMachine) -> Document:
         "id": machine.record.quorum_id,
         "step": quorum.max_step if quorum else machine.record.max_step,
         "members": list(machine.member_labels()),
+        "lost": [label(key) for key in machine.members_lost()],
         "attempt_over": machine.attempt_is_over,
+    }
+
+
+def _expected_missing(machine: JobMachine, now_s: float) -> list[str]:
+    """Expected groups that are not here, where groups are numbered from 0, as the numbers seen suggest."""
+    expected, living = machine.expected_groups, machine.table.roll.living(now_s)
+    if any(isinstance(key, str) or key >= expected for key in living):
+        return []
+    return [label(key) for key in range(expected) if key not in living]
+
+
+def _death(death: Death, now_s: float) -> Document:
+    """A death that was not planned, and what it has cost so far."""
+    return {
+        "group": death.group,
+        "step": death.step,
+        "cause": death.cause,
+        "ago_s": round(now_s - death.at_s, 3),
+        "lost_s": round(death.lost_s, 3),
+        "victim_s": round(death.victim_s, 3),
+        "others_s": round(death.others_s, 3),
+        "back_s": None if death.back_s is None else round(death.back_s, 3),
     }
 
 
@@ -116,6 +142,7 @@ def _group(machine: JobMachine, key: Key, slot: Slot, now_s: float) -> Document:
         "step": slot.step,
         "phase": slot.phase.name.lower(),
         "last_heard_s": None if age_s is None else round(age_s, 3),
+        "gone_s": None if slot.gone is None else round(now_s - slot.gone_s, 3),
         "incarnations": slot.incarnations,
         "attached": slot.attached,
         "ranks": sorted(slot.lines),
@@ -125,7 +152,7 @@ def _group(machine: JobMachine, key: Key, slot: Slot, now_s: float) -> Document:
         "suspect": slot.suspect,
         "slow": round(slot.slow, 2),
         "slow_ranks": {str(rank): round(lag, 2) for rank, lag in sorted(slot.slow_ranks.items())},
-        "goodput": _goodput(machine.accounts.of(key)),
+        "goodput": _goodput(machine.times.of(key, now_s)),
         "address": slot.member.address if slot.member else "",
     }
 

@@ -5,14 +5,18 @@ from lighthouse.status import Document
 
 # A rank says about once a second that it runs.
 SILENT_RANK_S = 3.0
+DEATHS_SHOWN = 3
 
 
 def quorum_line(job: Document) -> str:
     """The quorum that trains now."""
     current = job["quorum"]
-    members = ", ".join(current["members"]) or "nobody"
+    if not current["members"]:
+        return "there has been no quorum yet"
+    lost = f", of which {_and(current['lost'])} is gone" if len(current["lost"]) == 1 else ""
+    lost = f", of which {_and(current['lost'])} are gone" if len(current["lost"]) > 1 else lost
     over = "; its attempt was ended early" if current["attempt_over"] else ""
-    return f"quorum {current['id']} at step {current['step']}: {members}{over}"
+    return f"quorum {current['id']} at step {current['step']}: {', '.join(current['members'])}{lost}{over}"
 
 
 def forming_line(job: Document) -> str:
@@ -30,7 +34,9 @@ def expected_line(job: Document) -> str:
     """How many of the expected groups are here, or an empty text where none are expected."""
     if not job["expected_groups"]:
         return ""
-    return f"{job['groups_seen']} of {job['expected_groups']} expected groups are seen here"
+    missing = job.get("expected_missing") if job["finished_step"] is None else []
+    here = f"{job['groups_seen']} of {job['expected_groups']} expected groups are seen here"
+    return f"{here}; missing: {', '.join(missing)}" if missing else here
 
 
 def saves_line(job: Document) -> str:
@@ -54,6 +60,19 @@ def losses_line(job: Document) -> str:
     if job["attempts_over"]:
         said.append(f"attempts ended early: {job['attempts_over']}")
     return "; ".join(said)
+
+
+def deaths_line(job: Document) -> str:
+    """What the last deaths have cost, or an empty text."""
+    said = [_death(death) for death in job.get("deaths", [])[-DEATHS_SHOWN:]]
+    return f"last deaths: {'; '.join(reversed(said))}" if said else ""
+
+
+def _death(death: Document) -> str:
+    where = f"group {death['group']} at step {death['step']} ({death['cause'].replace('_', ' ')})"
+    if death["back_s"] is None:
+        return f"{where}, {ago(death['ago_s'])}, not back yet"
+    return f"{where}, back after {death['back_s']:.1f} s, cost all groups {death['lost_s']:.1f} s"
 
 
 def goodput_line(job: Document) -> str:
@@ -82,13 +101,14 @@ def lines(job: Document) -> list[str]:
         pace_line(job),
         saves_line(job),
         losses_line(job),
+        deaths_line(job),
     )
     return [line for line in said if line]
 
 
 def remarks(group: Document) -> str:
     """What is to be said of a group beside its state."""
-    said = ["leaves at the end of its step"] if group["draining"] else []
+    said = ["leaves at the end of its step"] if group["draining"] and group["gone_s"] is None else []
     if group["suspect"]:
         said.append("stands still while others wait")
     if group["slow"]:
@@ -103,6 +123,10 @@ def remarks(group: Document) -> str:
     return ", ".join(said)
 
 
+def _and(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
 def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
@@ -112,13 +136,13 @@ COLUMNS = ("group", "state", "step", "phase", "last pulse", "incarnation", "good
 
 def cells(group: Document) -> tuple[str, ...]:
     """The row of a group, in the order of COLUMNS."""
-    heard_s = group["last_heard_s"]
+    said_s = group["last_heard_s"] if group["gone_s"] is None else group["gone_s"]
     return (
         str(group["group"]),
         str(group["state"]),
         str(group["step"]),
         str(group["phase"]),
-        "-" if heard_s is None else ago(heard_s),
+        "-" if said_s is None else ago(said_s),
         str(group["incarnations"]),
         _ratio(group.get("goodput")),
         remarks(group),

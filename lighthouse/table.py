@@ -41,7 +41,10 @@ class Limits:
 class Table:
     """One slot per replica. Reads like a guest book: nobody is in it twice."""
 
-    def __init__(self, *, record: JobRecord, limits: Limits) -> None:
+    def __init__(
+        self, *, record: JobRecord, limits: Limits, on_end: Callable[[Slot, float], None] | None = None
+    ) -> None:
+        """`on_end` is told of each incarnation that no longer counts, and when that was."""
         self.slots: dict[Key, Slot] = {}
         self.roll = Liveness(limits.heartbeat_timeout_s)
         self.deaths: Counter[Gone] = Counter()
@@ -53,6 +56,7 @@ class Table:
         )
         self._job = record.job
         self._limits = limits
+        self._on_end = on_end
         self._full_until_s = float("-inf")
 
     def enter(
@@ -73,7 +77,7 @@ class Table:
         if refusal is not None:
             return refusal, []
         if slot is not None:
-            return self._replace(slot, id)
+            return self._replace(slot, id, now_s)
         if len(self.slots) >= self._limits.max_replicas and not self._make_room(now_s, keep):
             return Refusal.TABLE_FULL, []
         slot = self.slots[id.key] = Slot(id=id, returning=self.lineage.is_held_by(id))
@@ -103,19 +107,27 @@ class Table:
         slot.gone = None
         return [self.note(Happening.HEARD_AGAIN, slot)]
 
-    def lose(self, slot: Slot, gone: Gone, **fields: object) -> Effects:
-        """An incarnation is dead now. One that was lost before is not counted twice."""
-        counted = slot.gone is not None
-        slot.gone = gone
+    def lose(self, slot: Slot, gone: Gone, now_s: float, **fields: object) -> Effects:
+        """An incarnation is over now. One that was lost before is not counted twice."""
+        counts = slot.go(gone, now_s)
         self.roll.drop(slot.id.key)
-        return [] if counted else [self._count(slot, gone, **fields)]
+        return [self._count(slot, **fields)] if counts else []
 
-    def evict(self, slot: Slot, cause: str) -> Effects:
+    def turn_away(self, id: ReplicaId) -> None:
+        """One that does not belong here, and may have beaten before it was told so, leaves no trace."""
+        slot = self.slots.get(id.key)
+        if slot is None or slot.id.text != id.text or slot.lines or slot.calls:
+            return
+        del self.slots[id.key]
+        self.roll.drop(id.key)
+        self.lineage.bury(id, Refusal.SUPERSEDED)
+
+    def evict(self, slot: Slot, cause: str, now_s: float) -> Effects:
         """Put an incarnation out for good and tell its ranks why."""
         notice = Notice(kind=NoticeKind.EVICTED, cause=cause)
         effects = self._send_away(slot, Refusal.EVICTED, notice)
         slot.gone = None if slot.gone is Gone.SILENT else slot.gone
-        effects += self.lose(slot, Gone.EVICTED, why=cause)
+        effects += self.lose(slot, Gone.EVICTED, now_s, why=cause)
         self.lineage.bury(slot.id, Refusal.EVICTED)
         return effects
 
@@ -126,8 +138,8 @@ class Table:
         ]
         effects: Effects = []
         for slot in silent:
-            slot.gone = Gone.SILENT
-            effects.append(self._count(slot, Gone.SILENT))
+            slot.go(Gone.SILENT, now_s)
+            effects.append(self._count(slot))
         return silent, effects
 
     def frozen(self, now_s: float) -> list[tuple[Slot, int, float]]:
@@ -141,10 +153,9 @@ class Table:
         return found
 
     def prune(self, now_s: float, silent_s: float, keep: Callable[[Slot], bool]) -> None:
-        """Forget whoever was silent for that long, holds nothing open and need not be kept."""
+        """Forget whoever has been gone for that long, holds nothing open and need not be kept."""
         for key, slot in list(self.slots.items()):
-            age_s = self.roll.age_s(key, now_s)
-            silent = slot.gone is not None and (age_s is None or age_s >= silent_s)
+            silent = slot.gone is not None and now_s - slot.gone_s >= silent_s
             if silent and not slot.lines and not slot.calls and not keep(slot):
                 del self.slots[key]
                 self.roll.drop(key)
@@ -154,14 +165,14 @@ class Table:
         shown = {"job": self._job, "replica": slot.id.label, "incarnation": slot.incarnations}
         return Note(happening=happening, fields=shown | fields)
 
-    def _replace(self, old: Slot, id: ReplicaId) -> tuple[Slot, Effects]:
+    def _replace(self, old: Slot, id: ReplicaId, now_s: float) -> tuple[Slot, Effects]:
         notice = Notice(kind=NoticeKind.SUPERSEDED, cause=f"a newer incarnation of {id.label} is here")
         effects = self._send_away(old, Refusal.SUPERSEDED, notice)
         if old.gone is None:
-            effects += self.lose(old, Gone.SUPERSEDED)
+            effects += self.lose(old, Gone.SUPERSEDED, now_s)
         self.lineage.bury(old.id, Refusal.SUPERSEDED)
         self.lineage.take(id)
-        slot = self.slots[id.key] = Slot(id=id, incarnations=old.incarnations + 1)
+        slot = self.slots[id.key] = Slot(id=id, incarnations=old.incarnations + 1, known=old.known)
         self.roll.drop(id.key)
         return slot, [*effects, self.note(Happening.APPEARED, slot)]
 
@@ -177,10 +188,13 @@ class Table:
     def _make_room(self, now_s: float, keep: Callable[[Slot], bool]) -> bool:
         """Look for silent ones to forget, at most once a second: a flood must not buy CPU time."""
         if now_s >= self._full_until_s:
-            self.prune(now_s, self._limits.heartbeat_timeout_s, keep)
+            self.prune(now_s, 0.0, keep)
             self._full_until_s = now_s + 1.0
         return len(self.slots) < self._limits.max_replicas
 
-    def _count(self, slot: Slot, gone: Gone, **fields: object) -> Note:
-        self.deaths[gone] += 1
-        return self.note(Happening.GONE, slot, cause=gone.value, step=slot.step, **fields)
+    def _count(self, slot: Slot, **fields: object) -> Note:
+        assert slot.gone is not None
+        self.deaths[slot.gone] += 1
+        if self._on_end is not None:
+            self._on_end(slot, slot.gone_s)
+        return self.note(Happening.GONE, slot, cause=slot.gone.value, step=slot.step, **fields)

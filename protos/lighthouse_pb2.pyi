@@ -151,7 +151,7 @@ class WatchResponse(_message.Message):
     def __init__(self, notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job", "group", "replica_id", "group_world_size", "fingerprint", "platform", "step", "group_rank")
+    __slots__ = ("job", "group", "replica_id", "group_world_size", "fingerprint", "platform", "step", "group_rank", "backstop")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +160,7 @@ class Hello(_message.Message):
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    BACKSTOP_FIELD_NUMBER: _ClassVar[int]
     job: str
     group: int
     replica_id: str
@@ -168,7 +169,8 @@ class Hello(_message.Message):
     platform: str
     step: int
     group_rank: int
-    def __init__(self, job: _Optional[str] = ..., group: _Optional[int] = ..., replica_id: _Optional[str] = ..., group_world_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., platform: _Optional[str] = ..., step: _Optional[int] = ..., group_rank: _Optional[int] = ...) -> None: ...
+    backstop: bool
+    def __init__(self, job: _Optional[str] = ..., group: _Optional[int] = ..., replica_id: _Optional[str] = ..., group_world_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., platform: _Optional[str] = ..., step: _Optional[int] = ..., group_rank: _Optional[int] = ..., backstop: bool = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("step", "phase", "rounds")

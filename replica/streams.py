@@ -14,6 +14,7 @@ from lighthouse.client import (
     ColdStartAnswer,
     Hello,
     LighthouseError,
+    LockedOutError,
     Phase,
     RefusedError,
     RoundTimes,
@@ -24,10 +25,11 @@ from lighthouse.client import (
     demands_token,
     propose_save,
     wait_until_reachable,
+    wrong_port,
 )
 from replica.backstop.names import SaveName
 from replica.config import GroupConfig
-from replica.errors import RestartError, UserError
+from replica.errors import OneRankError, RestartError, UserError
 from replica.notices import Notices
 
 LOG = logging.getLogger("headway")
@@ -78,7 +80,10 @@ class LighthouseStream:
         self._unanswered_since_s: float | None = None
 
     def wait_until_reachable(self) -> None:
-        """Block until the Lighthouse answers. Raises RestartError after `lighthouse_wait_s`."""
+        """Block until the Lighthouse answers. Raises RestartError after `lighthouse_wait_s`.
+
+        Raises UserError where something else answers.
+        """
         address, wait_s = self._config.lighthouse, self._config.timeouts.lighthouse_wait_s
         try:
             wait_until_reachable(address, wait_s, lambda waited_s: _tell_waiting(address, waited_s, wait_s))
@@ -169,7 +174,10 @@ class LighthouseStream:
             self._attach.save_failed(step, reason)
 
     def watch(self, replica_id: str, group_world_size: int, fingerprint: str, platform: str) -> None:
-        """On other ranks than 0, once rank 0 has attached: open the stream that only hears."""
+        """On other ranks than 0, once rank 0 has attached: open the stream that only hears.
+
+        Raises UserError where token or certificate of this rank do not fit, and RestartError.
+        """
         hello = self._hello(replica_id, group_world_size, fingerprint, platform)
         self._watch = WatchStream(
             self._config.lighthouse,
@@ -180,6 +188,8 @@ class LighthouseStream:
         )
         try:
             self._watch.open(OPEN_TIMEOUT_S)
+        except LockedOutError as error:
+            raise OneRankError(str(error)) from None
         except LighthouseError as error:
             raise RestartError(str(error)) from None
 
@@ -193,6 +203,7 @@ class LighthouseStream:
             platform=platform,
             step=0,
             group_rank=self._rank,
+            backstop=self._config.backstop is not None,
         )
 
     @property
@@ -234,6 +245,8 @@ class LighthouseStream:
 
 def _tell_waiting(address: str, waited_s: float, wait_s: float) -> None:
     if int(waited_s) % 10 == 1:
+        if (why := wrong_port(address)) is not None:
+            raise UserError(why)
         LOG.warning("waiting for the Lighthouse at %s: %.0f s of %g s", address, waited_s, wait_s)
 
 

@@ -36,12 +36,14 @@ Labels = dict[str, set[str]]
 def cluster(
     paced: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, wait_back: Callable[..., None]
 ) -> Iterator[LocalCluster]:
-    """Two groups of one rank, one of which was killed and has healed; with saves."""
+    """Two groups of two ranks, one of which was killed and has healed; with saves."""
     out = tmp_path_factory.mktemp("monitoring") / "run"
-    with LocalCluster(out=out, groups=2, ranks=1, save_every=5, **paced) as started:
+    with LocalCluster(out=out, groups=2, ranks=2, save_every=5, **paced) as started:
         started.wait_step(10)
         started.kill(1)
         wait_back(started, 0, 1)
+        while "headway_lighthouse_rank_lag_ratio" not in exposed(started):
+            started.wait_step(started.step() + 3)
         yield started
         started.stop(grace_s=0.0)
 
@@ -121,9 +123,35 @@ def test_the_readme_names_every_metric(cluster: LocalCluster) -> None:
 
 def test_no_label_is_an_incarnation_or_an_address(cluster: LocalCluster) -> None:
     known = exposed(cluster)
-    allowed = {"job", "group", "cause", "outcome", "reason", "state", "method"}
+    allowed = {"job", "group", "rank", "cause", "outcome", "reason", "state", "method"}
     assert {label for labels in known.values() for label in labels} <= allowed
     assert all(labels["group"] == {"0", "1"} for labels in known.values() if len(labels.get("group", ())) > 1)
+
+
+def test_the_seconds_of_all_groups_add_up_to_the_clock(cluster: LocalCluster) -> None:
+    started = [event for event in cluster.events if event["kind"] == "group_started"]
+    began_t = {event["group"]: event["t"] - event["age_s"] for event in reversed(started)}
+    families = text_string_to_metric_families(get(f"{cluster.status_url}/metrics"))
+    samples = [sample for family in families for sample in family.samples]
+    told_s = sum(each.value for each in samples if each.name == "headway_lighthouse_group_seconds_total")
+    passed_s = sum(time.time() - t for t in began_t.values())
+    # What a group does is told within a second or so, and at the end of its attempt.
+    assert passed_s - 8.0 < told_s < passed_s + 1.0
+
+
+def test_what_the_death_has_cost_is_on_the_page(cluster: LocalCluster) -> None:
+    def of_the_one() -> dict[str, Any]:
+        (job,) = json.loads(get(f"{cluster.status_url}/status.json"))["jobs"]
+        (found,) = job["deaths"]
+        return dict(found)
+
+    while (death := of_the_one())["back_s"] is None:
+        cluster.wait_step(cluster.step() + 1)  # what it has done is told once a second
+    assert (death["group"], death["cause"]) == (1, "stream_broke")
+    assert death["victim_s"] > 0.5
+    assert death["lost_s"] == pytest.approx(death["victim_s"] + death["others_s"], abs=0.01)
+    assert 0.5 < death["back_s"] < 120.0
+    assert "ast deaths: group 1 at step" in get(cluster.status_url)
 
 
 @pytest.fixture(scope="module")

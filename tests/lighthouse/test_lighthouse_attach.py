@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent import futures
+from typing import Any
 
 import grpc
 import pytest
@@ -130,11 +131,11 @@ def test_where_the_time_went_is_told_whether_or_not_there_is_much_else_to_say(
     server: Threaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attach, "PULSE_INTERVAL_S", 0.01)
-    seconds = {"productive": 1.0}
+    seconds = {"productive": 1e-6}  # it is younger than the server
 
     def told() -> bool:
         machine = server.look(lambda lighthouse: lighthouse.coordinator.machines["job"])
-        return machine.accounts.of(0) == seconds
+        return machine.times.of(0, 0.0) == seconds
 
     with AttachStream(server.address, hello(), seconds_by_cause=lambda: dict(seconds)) as stream:
         stream.open(10)
@@ -419,6 +420,24 @@ def test_it_attaches_again_after_a_restart_of_the_server() -> None:
             stream.progress(8, Phase.COMMIT)
             second.wait(lambda slot: slot is not None and slot.step == 8)
             assert stream.goodbye(finished=False, step=8, timeout_s=10)
+
+
+def test_an_error_of_our_own_does_not_leave_a_rank_deaf(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = lifeline.entering, [FileNotFoundError("gone")]
+
+    def entering(*args: Any, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(lifeline, "entering", entering)
+    with threaded() as server, AttachStream(server.address, hello()) as stream:
+        assert stream.open(10.0) is not None
+    assert [record.message for record in caplog.records] == [
+        f"the stream to the Lighthouse at {server.address} broke by an error of our own"
+    ]
 
 
 def test_nobody_answers() -> None:

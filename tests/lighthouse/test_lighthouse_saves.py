@@ -89,3 +89,16 @@ def test_what_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     Saved(**right)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="malformed Saved"):
         Saved(**(right | wrong))  # type: ignore[arg-type]
+
+
+def test_where_saves_are_made_the_time_without_one_is_known() -> None:
+    saves = Transcript(Rules()).machine.saves
+    assert saves.unsaved_s(9.0) is None, "this job makes none"
+    saves.expect(10.0)
+    saves.expect(50.0)
+    assert saves.unsaved_s(60.0) == 50.0
+    assert saves.age_s(60.0) is None
+    player = Transcript(Rules())
+    player.machine.saves.expect(0.0)
+    player.play("100.0 attach 0a\n100.0 saved 0a 10 1 30")
+    assert player.machine.saves.unsaved_s(101.0) == 31.0

@@ -77,7 +77,7 @@ def told_before_written(book: QuorumBook, members: tuple[Member, ...], now_s: fl
     return book._issue(made, now_s, changed=True)
 
 
-def nobody_dies(_table: Table, _slot: Slot, _gone: Gone, **_fields: object) -> Effects:
+def nobody_dies(_table: Table, _slot: Slot, _gone: Gone, _now_s: float, **_fields: object) -> Effects:
     """A broken stream is let be."""
     return []
 

@@ -26,7 +26,7 @@ def test_members_are_known_by_incarnation_and_the_dead_do_not_ask() -> None:
     table = table_of("job/0:a", "job/1:b", "job/2:a")
     for group in (0, 1, 2):
         ask(table, group)
-    table.lose(table.slots[2], Gone.STREAM_BROKE)
+    table.lose(table.slots[2], Gone.STREAM_BROKE, 0.5)
     seen = situation_of(table, LAST, 1.0, warm_until_s=0.0, record_step=7)
     assert set(seen.asks) == seen.living == seen.asked == {0, 1}
     assert seen.members == {0}

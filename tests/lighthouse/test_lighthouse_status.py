@@ -26,7 +26,13 @@ def document(scenario: str = SCENARIO, now_s: float = 2.0) -> Document:
 
 def test_who_trains_who_asks_who_is_missing_and_why() -> None:
     job = document()
-    assert job["quorum"] == {"id": 1, "step": 4, "members": ["group 0", "group 1"], "attempt_over": False}
+    assert job["quorum"] == {
+        "id": 1,
+        "step": 4,
+        "members": ["group 0", "group 1"],
+        "lost": [],
+        "attempt_over": False,
+    }
     forming = job["forming"]
     assert (forming["reason"], forming["asking"], forming["missing"]) == (
         "member_not_asking",
@@ -37,6 +43,18 @@ def test_who_trains_who_asks_who_is_missing_and_why() -> None:
     states = {group["group"]: group["state"] for group in job["groups"]}
     assert states == {0: "asking", 1: "training", 2: "joining"}
     assert job["groups"][1]["last_heard_s"] == 1.0
+
+
+def test_expected_groups_that_are_not_there_are_named_where_numbers_tell() -> None:
+    def missing(scenario: str) -> list[str]:
+        player = Transcript(Rules(join_timeout_s=60.0, expected_groups=3))
+        player.play(scenario)
+        found: list[str] = describe_job(player.machine, 1.0)["expected_missing"]
+        return found
+
+    assert missing("0.0 attach 1a") == ["group 0", "group 2"]
+    assert missing("0.0 attach 0a\n0.0 attach 1a\n0.0 attach 2a") == []
+    assert missing("0.0 attach 1a\n0.0 attach 7a") == [], "they are not numbered from 0"
 
 
 def test_incarnations_are_counted_and_the_dead_stay_visible() -> None:

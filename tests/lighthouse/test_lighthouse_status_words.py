@@ -7,6 +7,7 @@ from lighthouse.status_words import (
     COLUMNS,
     ago,
     cells,
+    deaths_line,
     expected_line,
     forming_line,
     goodput_line,
@@ -53,6 +54,32 @@ def test_expected_groups_are_counted() -> None:
     job = document()
     assert expected_line(job) == ""
     assert expected_line({**job, "expected_groups": 4}) == "3 of 4 expected groups are seen here"
+    missing = {**job, "expected_groups": 4, "expected_missing": ["group 3"]}
+    assert expected_line(missing) == "3 of 4 expected groups are seen here; missing: group 3"
+    assert "missing" not in expected_line({**missing, "finished_step": 9})
+
+
+def test_the_dead_of_a_quorum_are_named() -> None:
+    assert quorum_line(document()) == "quorum 1 at step 4: group 0, group 1"
+    trains = SCENARIO.replace("1.0 ask 0a 5\n", "")
+    one = document(trains + "1.5 cut 1a\n")
+    assert quorum_line(one).startswith("quorum 1 at step 4: group 0, group 1, of which group 1 is gone")
+    both = document(trains + "1.5 cut 1a\n1.6 cut 0a\n")
+    assert ", of which group 0 and group 1 are gone" in quorum_line(both)
+    assert quorum_line(document("0.0 attach 0a\n")) == "there has been no quorum yet"
+
+
+def test_the_last_deaths_are_listed_with_what_they_cost() -> None:
+    death = {"group": 1, "step": 40, "cause": "stream_broke", "ago_s": 9.0, "lost_s": 0.0, "back_s": None}
+    back = {**death, "group": 2, "lost_s": 12.34, "back_s": 10.0}
+    job = {**document(), "deaths": [{**back, "step": 1}, {**back, "step": 2}, back, death]}
+    assert deaths_line(job) == (
+        "last deaths: group 1 at step 40 (stream broke), 9.0 s ago, not back yet; "
+        "group 2 at step 40 (stream broke), back after 10.0 s, cost all groups 12.3 s; "
+        "group 2 at step 2 (stream broke), back after 10.0 s, cost all groups 12.3 s"
+    )
+    assert deaths_line(job) in lines(job)
+    assert deaths_line(document()) == ""
 
 
 def test_row_of_a_group() -> None:
@@ -62,7 +89,7 @@ def test_row_of_a_group() -> None:
         "group": "0", "state": "training", "step": "5", "phase": "quorum", "last pulse": "1.0 s ago",
         "incarnation": "1", "goodput": "-", "remarks": "",
     }  # fmt: skip
-    assert (rows[1]["state"], rows[1]["last pulse"]) == ("dead", "-")
+    assert (rows[1]["state"], rows[1]["last pulse"]) == ("dead", "0.5 s ago")
 
 
 def test_ranks_that_are_lost_or_silent_are_named() -> None:

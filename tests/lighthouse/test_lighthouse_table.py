@@ -71,7 +71,7 @@ def test_a_pulse_alone_takes_no_place_from_another() -> None:
     assert isinstance(first, Slot)
     for gone in (False, True):
         if gone:
-            table.lose(first, Gone.STREAM_BROKE)
+            table.lose(first, Gone.STREAM_BROKE, 0.5)
         pulse, effects = table.enter(parse_replica_id("job/0:b"), 1.0, keep=nobody, pulse_only=True)
         assert (pulse, effects) == (Refusal.SUPERSEDED, [])
         assert table.slots[0] is first
@@ -84,7 +84,7 @@ def test_a_death_after_a_silence_is_counted_once() -> None:
     slot = beat(table, "job/0:a", 0.0)
     assert isinstance(slot, Slot)
     table.mark_silent(9.0)
-    table.lose(slot, Gone.STREAM_BROKE)
+    table.lose(slot, Gone.STREAM_BROKE, 9.5)
     assert table.deaths == {Gone.SILENT: 1}
 
 
@@ -95,8 +95,50 @@ def test_prune_keeps_what_is_open_or_wanted() -> None:
     table.slots["streams"].lines[0] = Line(stream=1)
     table.slots["calls"].calls.append(2)
     table.mark_silent(100.0)
-    table.prune(100.0, 60.0, lambda slot: slot.id.text == "wanted")
+    table.prune(159.0, 60.0, lambda slot: slot.id.text == "wanted")
+    assert set(table.slots) == {"gone", "streams", "calls", "wanted"}
+    table.prune(160.0, 60.0, lambda slot: slot.id.text == "wanted")
     assert set(table.slots) == {"streams", "calls", "wanted"}
+
+
+def test_a_broken_stream_is_remembered_as_long_as_a_silence() -> None:
+    table = table_of("job")
+    slot = beat(table, "job/0:a", 0.0)
+    assert isinstance(slot, Slot)
+    table.lose(slot, Gone.STREAM_BROKE, 3.0)
+    table.prune(62.0, 60.0, nobody)
+    assert table.slots
+    table.prune(63.0, 60.0, nobody)
+    assert not table.slots
+
+
+def test_one_that_is_turned_away_leaves_no_trace_and_stays_away() -> None:
+    table = table_of("job")
+    beat(table, "job/0:a", 0.0)
+    table.turn_away(parse_replica_id("job/0:b"))
+    assert set(table.slots) == {0}, "another incarnation than the one that is there"
+    table.turn_away(parse_replica_id("job/0:a"))
+    assert not table.slots
+    assert not table.deaths
+    assert beat(table, "job/0:a", 1.0) is Refusal.SUPERSEDED
+    assert isinstance(beat(table, "job/0:c", 1.0), Slot)
+
+
+def test_whoever_hears_of_ends_hears_of_each_once() -> None:
+    ends: list[tuple[str, float]] = []
+    table = Table(
+        record=JobRecord(job="job", quorum_id=0),
+        limits=LIMITS,
+        on_end=lambda slot, at_s: ends.append((str(slot.gone), at_s)),
+    )
+    for group in (0, 1, 2):
+        beat(table, f"job/{group}:a", 0.0)
+    table.lose(table.slots[0], Gone.STREAM_BROKE, 1.0)
+    table.evict(table.slots[0], "why", 2.0)
+    table.mark_silent(9.0)
+    table.lose(table.slots[1], Gone.STREAM_BROKE, 9.5)
+    beat(table, "job/2:b", 10.0)
+    assert ends == [("stream_broke", 1.0), ("silent", 9.0), ("silent", 9.0)]
 
 
 @settings(max_examples=50)

@@ -8,7 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving import Caller, hello, run, until
 
+from lighthouse import web
 from lighthouse.quorum import Reason
+from lighthouse.web import MAX_CONNECTIONS, Page, StatusServer
 from protos import lighthouse_pb2 as pb
 
 
@@ -104,9 +106,10 @@ def test_metrics_and_status_of_the_time() -> None:
     async def body(caller: Caller) -> None:
         stream = await caller.attached(3)
         seconds = {"productive": 3.0, "reduce": 1.0, "<evil>": 5.0}
+        await stream.write(pb.AttachRequest(pulse=pb.Pulse(seconds={"reduce": 1e-9})))
         await stream.write(pb.AttachRequest(pulse=pb.Pulse(seconds=seconds)))
         machine = caller.lighthouse.coordinator.machines["job"]
-        await until(lambda: bool(machine.accounts.of(3)))
+        await until(lambda: machine.times.of(3, 0.0).get("productive") == 3.0)
         text = await get(caller, "/metrics")
         assert "evil" not in text
         lines = text.splitlines()
@@ -202,6 +205,59 @@ def test_head_has_no_body() -> None:
         _, headers, text = await ask(caller, "HEAD /healthz HTTP/1.1\r\n\r\n")
         assert (headers["content-length"], text) == ("3", "")
         assert "default-src 'none'" in headers["content-security-policy"]
+
+    run(body)
+
+
+def test_visitors_that_say_nothing_keep_nobody_out() -> None:
+    async def body(caller: Caller) -> None:
+        assert caller.lighthouse.status_url is not None
+        where = urlsplit(caller.lighthouse.status_url)
+        silent = [await asyncio.open_connection(where.hostname, where.port) for _ in range(MAX_CONNECTIONS)]
+        assert await get(caller, "/healthz") == "ok\n"
+        # The oldest one made room.
+        assert await silent[0][0].read() == b""
+        assert not silent[-1][0].at_eof()
+        for _, writer in silent:
+            writer.close()
+
+    run(body)
+
+
+def test_an_answer_that_nobody_reads_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(StatusServer, "answer", lambda self, target: Page(body=b"x" * (60 << 10)))
+    closed: list[bool] = []
+
+    class Deaf:
+        """A visitor to whom no byte can be sent."""
+
+        def __init__(self) -> None:
+            self.aborted = False
+            self.transport = self
+
+        def write(self, data: bytes) -> None:
+            pass
+
+        def abort(self) -> None:
+            self.aborted = True
+
+        def close(self) -> None:
+            closed.append(True)
+
+        async def drain(self) -> None:
+            pass
+
+        async def wait_closed(self) -> None:
+            await asyncio.Event().wait()
+
+    async def body(caller: Caller) -> None:
+        server = StatusServer(caller.lighthouse.coordinator, host="127.0.0.1", port=0)
+        reader, writer = asyncio.StreamReader(), Deaf()
+        reader.feed_data(b"GET / HTTP/1.1\r\n\r\n")
+        await server._serve(reader, writer)  # type: ignore[arg-type]
+        assert closed
+        assert writer.aborted
 
     run(body)
 
