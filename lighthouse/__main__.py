@@ -14,7 +14,7 @@ import structlog
 from lighthouse.access import Access, read_access
 from lighthouse.address import parse_address
 from lighthouse.app import BindError, serve
-from lighthouse.client import LighthouseError, drain, evict, forget, status
+from lighthouse.client import LighthouseError, check_may_drain, drain, evict, forget, status
 from lighthouse.config import (
     ConfigError,
     LighthouseConfig,
@@ -151,7 +151,11 @@ def _drain(address: str, chosen: argparse.Namespace) -> int:
 
 def _watch_hardware(address: str, chosen: argparse.Namespace) -> int:
     access = _access(chosen)
-    told = watch(chosen, lambda: drain(address, chosen.job, chosen.group, access=access))
+    told = watch(
+        chosen,
+        lambda: drain(address, chosen.job, chosen.group, access=access),
+        lambda: check_may_drain(address, chosen.job, access=access),
+    )
     return _tell(chosen, told, "will leave at the end of its step")
 
 

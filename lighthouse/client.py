@@ -9,11 +9,12 @@ from typing import Any
 
 import grpc
 
-from lighthouse.access import OPEN, SERVICE, Access, demands_token, entering
+from lighthouse.access import OPEN, SERVICE, Access, demands_token, entering, wrong_port
 from lighthouse.address import parse_address
 from lighthouse.attach import AttachStream, WatchStream
 from lighthouse.channel import (
     LighthouseError,
+    LockedOutError,
     RefusedError,
     UnreachableError,
     error_of,
@@ -29,11 +30,12 @@ from lighthouse.model import (
     NoticeKind,
     Phase,
     SaveOffer,
+    SavesFound,
     StartMode,
     Welcome,
     is_job_name,
 )
-from lighthouse.wire import cold_start_of
+from lighthouse.wire import cold_start_of, proposal_message
 from protos import lighthouse_pb2 as pb
 
 __all__ = [
@@ -44,16 +46,19 @@ __all__ = [
     "ColdStartAnswer",
     "Hello",
     "LighthouseError",
+    "LockedOutError",
     "Notice",
     "NoticeKind",
     "Phase",
     "RefusedError",
     "RoundTimes",
     "SaveOffer",
+    "SavesFound",
     "StartMode",
     "UnreachableError",
     "WatchStream",
     "Welcome",
+    "check_may_drain",
     "demands_token",
     "drain",
     "evict",
@@ -65,9 +70,12 @@ __all__ = [
     "status",
     "wait_until_reachable",
     "watch_events",
+    "wrong_port",
 ]
 
 CALL_TIMEOUT_S = 10.0
+# The largest number that the wire holds, which no group has.
+_NOBODY = (1 << 32) - 1
 # A nonce can go stale between two calls, when the server is started again.
 _TRIES = 3
 
@@ -126,6 +134,17 @@ def drain(
     return bool(_call(address, "Drain", request, pb.DrainResponse.FromString, timeout_s, access).known)
 
 
+def check_may_drain(
+    address: str, job: str, timeout_s: float = CALL_TIMEOUT_S, *, access: Access = OPEN
+) -> None:
+    """Find out whether a drain by this caller would be let through; nobody is drained.
+
+    Blocks. Raises RefusedError if not, and another LighthouseError when nobody answers.
+    """
+    request = pb.DrainRequest(job=job, group=_NOBODY)
+    _call(address, "Drain", request, pb.DrainResponse.FromString, timeout_s, access)
+
+
 def leave(address: str, replica_id: str, timeout_s: float = CALL_TIMEOUT_S, *, access: Access = OPEN) -> bool:
     """Say goodbye for an incarnation that holds no stream. Whether it was known.
 
@@ -138,23 +157,19 @@ def leave(address: str, replica_id: str, timeout_s: float = CALL_TIMEOUT_S, *, a
 def propose_save(
     address: str,
     replica_id: str,
+    found: SavesFound | None,
     *,
-    looked: bool,
-    offer: SaveOffer | None = None,
     timeout_s: float = CALL_TIMEOUT_S,
     access: Access = OPEN,
 ) -> ColdStartAnswer:
     """Ask what a group is to do when nobody may be left from whom it could heal.
 
-    `looked`: it has looked for saves; `offer` is then the newest complete one that it found, if
-    any. After WAIT and LOOK it asks again. Blocks. Raises UnreachableError when nobody answers or
-    the decision cannot be written down, and then nothing was decided: ask again. Raises
-    RefusedError for an incarnation that may not come back or is not attached.
+    `found`: what it has seen if it has looked for saves. After WAIT and LOOK it asks again. Blocks.
+    Raises UnreachableError when nobody answers or the decision cannot be written down, and then
+    nothing was decided: ask again. Raises RefusedError for an incarnation that may not come back or
+    is not attached.
     """
-    save = None
-    if offer is not None:
-        save = pb.SaveOffer(name=offer.name, step=offer.step, quorum_id=offer.quorum_id)
-    request = pb.ProposeSaveRequest(replica_id=replica_id, looked=looked, save=save)
+    request = proposal_message(replica_id, found)
     reply = _call(address, "ProposeSave", request, pb.ProposeSaveResponse.FromString, timeout_s, access)
     try:
         return cold_start_of(reply)

@@ -1,8 +1,10 @@
 """Watches the GPUs of a host, and has a group drained before one of them fails: `watch-hardware`."""
 
 import argparse
+import errno
 import math
 import os
+import stat
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
@@ -14,7 +16,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from lighthouse.channel import LighthouseError
+from lighthouse.channel import LighthouseError, RefusedError
 from lighthouse.hardware import FATAL_XIDS, Alarm, DcgmReader, alarm_in_line
 from lighthouse.model import JOB_NAME_RULE, is_job_name
 
@@ -103,7 +105,11 @@ class KernelLog:
         return False
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            os.close(file)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        return file
 
 
 class Dcgm:
@@ -190,10 +196,11 @@ def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def watch(chosen: argparse.Namespace, drain: Callable[[], bool]) -> bool:
+def watch(chosen: argparse.Namespace, drain: Callable[[], bool], try_out: Callable[[], None]) -> bool:
     """Wait for an alarm on this host, then have the group drained, by `drain`; whether it was told.
 
-    Blocks for as long as all is well. Raises WatchError for what cannot be watched.
+    `try_out` asks the Lighthouse whether a drain would be let through. Blocks for as long as all is
+    well. Raises WatchError for what cannot be watched, and where the Lighthouse would refuse.
     """
     if not is_job_name(chosen.job) or chosen.group < 0:
         raise WatchError(f"malformed job {chosen.job!r} or group {chosen.group}: want {JOB_NAME_RULE}")
@@ -208,9 +215,20 @@ def watch(chosen: argparse.Namespace, drain: Callable[[], bool]) -> bool:
             raise WatchError("nothing to watch: give a --kernel-log or a --dcgm-url")
         for source in sources:
             source.look()  # sets the mark: only what is new counts
+        _make_sure(try_out)
         print(f"watching the GPUs of this host for group {chosen.group} of {chosen.job}", flush=True)
         wait_for_alarm(sources)
     return insist(drain)
+
+
+def _make_sure(try_out: Callable[[], None]) -> None:
+    """Better now than when a GPU fails. A Lighthouse that is away may be back by then."""
+    try:
+        try_out()
+    except RefusedError as error:
+        raise WatchError(f"a drain would be refused: {error}") from None
+    except LighthouseError as error:
+        _log.warning("no_lighthouse_yet", why=str(error))
 
 
 def _fatal(given: str | None) -> frozenset[int]:

@@ -3,7 +3,7 @@
 from lighthouse.effects import Happening
 from lighthouse.lag import SLOW_LAG
 from lighthouse.model import label
-from lighthouse.pace import SLOW_RATIO, Stall, Standing, slowness
+from lighthouse.pace import SLOW_FOR_S, SLOW_RATIO, Stall, Standing, slowness
 from lighthouse.quorum_book import QuorumBook
 from lighthouse.slot import Slot
 from lighthouse.table import Effects, Table
@@ -86,9 +86,14 @@ class Lookout:
         ratios = slowness(slot for slot in self._table.slots.values() if slot.gone is None)
         for key, slot in self._table.slots.items():
             ratio = ratios.get(key, 0.0)
-            if ratio > SLOW_RATIO and not slot.slow:
-                effects.append(self._table.note(Happening.SLOW, slot, times_the_median=round(ratio, 2)))
-            slot.slow = ratio if ratio > SLOW_RATIO else 0.0
+            if ratio <= SLOW_RATIO:
+                slot.slow, slot.slow_since_s = 0.0, None
+            elif slot.slow_since_s is None:
+                slot.slow_since_s = now_s
+            if slot.slow_since_s is not None and now_s - slot.slow_since_s >= SLOW_FOR_S:
+                if not slot.slow:
+                    effects.append(self._table.note(Happening.SLOW, slot, times_the_median=round(ratio, 2)))
+                slot.slow = ratio
             effects += self._slow_ranks(slot)
         return effects
 

@@ -69,9 +69,10 @@ class Slot:
     it was known before this slot was made. `moved_s` is when it last made progress, `rounds` how many
     it is computing, `computed_s` how long one of them took on average, in each of its last phases of
     computing. `slow` is how many times the median of the others it needs, 0 where it is not steadily
-    slower; `slow_ranks` are those of its ranks for which its others wait, each with the share of a
-    round. `failed_save_step` is the last step at which it said that a save of its own failed. `looks`
-    while it looks for a save to start from, and until the one that it has found is on record.
+    slower, which is looked at since `slow_since_s`; `slow_ranks` are those of its ranks for which its
+    others wait, each with the share of a round. `failed_save_step` is the last step at which it said
+    that a save of its own failed. `looks` while it looks for a save to start from, and until the one
+    that it has found is on record.
     """
 
     id: ReplicaId
@@ -96,6 +97,7 @@ class Slot:
     computed_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PHASES_REMEMBERED))
     suspect: bool = False
     slow: float = 0.0
+    slow_since_s: float | None = None
     slow_ranks: dict[int, float] = field(default_factory=dict)
     failed_save_step: int = -1
     looks: bool = False

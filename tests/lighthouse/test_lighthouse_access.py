@@ -1,5 +1,6 @@
 """The blocking client against servers with a token, with TLS, with both: what it shows, what it is told."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from lighthouse.access import OPEN, Access, read_access
 from lighthouse.attach import AttachStream, WatchStream
 from lighthouse.client import (
     Hello,
-    RefusedError,
+    LockedOutError,
     UnreachableError,
+    check_may_drain,
     demands_token,
     drain,
     evict,
@@ -22,9 +24,10 @@ from lighthouse.client import (
     propose_save,
     status,
     watch_events,
+    wrong_port,
 )
 from lighthouse.job_token import TokenFileError
-from lighthouse.tls import TlsError
+from lighthouse.tls import TlsError, why_not
 
 TOKEN = "the secret of this job"
 WAIT_S = 10.0
@@ -72,7 +75,7 @@ def use_all(server: Threaded, access: Access) -> None:
     ):
         assert attach.open(WAIT_S) is not None
         assert watch.open(WAIT_S)
-        propose_save(server.address, "job/0:a", looked=False, access=access)
+        propose_save(server.address, "job/0:a", None, access=access)
         assert drain(server.address, "job", 0, access=access)
         assert evict(server.address, "job", 0, access=access)
         assert not leave(server.address, "job/0:a", access=access)
@@ -87,13 +90,14 @@ def refusals(server: Threaded, access: Access) -> set[str]:
     for act in (
         lambda: AttachStream(address, hello(), access=access).open(WAIT_S),
         lambda: WatchStream(address, hello(rank=1), access=access).open(WAIT_S),
-        lambda: propose_save(address, "job/0:a", looked=False, access=access),
+        lambda: propose_save(address, "job/0:a", None, access=access),
         lambda: drain(address, "job", 0, access=access),
+        lambda: check_may_drain(address, "job", access=access),
         lambda: evict(address, "job", 0, access=access),
         lambda: leave(address, "job/0:a", access=access),
         lambda: forget(address, "job", access=access),
     ):
-        with pytest.raises(RefusedError) as refusal:
+        with pytest.raises(LockedOutError) as refusal:
             act()
         said.add(str(refusal.value))
     assert server.look(lambda lighthouse: len(lighthouse.coordinator.machines)) == 0
@@ -161,10 +165,7 @@ def test_in_the_clear_a_server_with_tls_can_only_be_read(secured: Threaded, toke
     ("paths", "says"),
     [
         ({"name": "own", "ca": "other"}, "its certificate is refused here"),
-        (
-            {"name": "foreign", "ca": "ca"},
-            "it asks for a certificate of its own CA: give one with --tls-cert",
-        ),
+        ({"name": "foreign", "ca": "ca"}, "it does not take our certificate: give one of its own CA"),
         ({"name": None, "ca": "ca"}, "it asks for a certificate of its own CA: give one with --tls-cert"),
     ],
 )
@@ -190,6 +191,27 @@ def test_a_client_with_tls_says_nothing_to_a_server_without(token_file: Path, ce
     with threaded(token_file=token_file) as server:
         (said,) = refusals(server, read_access(token_file, **certified(certificates)))
         assert "does not speak TLS: start it with --tls-cert and --tls-key" in said
+
+
+def test_the_port_for_tls_is_not_that_of_the_lighthouse(
+    secured: Threaded, token_file: Path, certificates: Path
+) -> None:
+    port = secured.look(lambda lighthouse: (lighthouse.tls_url or "").rpartition(":")[2])
+    with pytest.raises(LockedOutError, match=rf"TLS is spoken at 127\.0\.0\.1:{port}: give the .*open port"):
+        status(f"127.0.0.1:{port}", access=read_access(token_file, **certified(certificates)))
+    assert wrong_port(secured.address) is None
+
+
+def test_a_group_needs_its_files_at_the_start_only(
+    secured: Threaded, token_file: Path, certificates: Path, tmp_path: Path
+) -> None:
+    own = shutil.copytree(certificates, tmp_path / "copy")
+    access = read_access(token_file, **certified(own))
+    shutil.rmtree(own)
+    use_all(secured, access)
+    # What is asked after TLS has failed, as where a firewall is in the way for a moment.
+    assert access.tls is not None
+    assert why_not(secured.look(lambda lighthouse: lighthouse.tls_url or "")[8:], access.tls) is None
 
 
 def test_nobody_there_is_nobody_there(token_file: Path) -> None:

@@ -17,7 +17,9 @@ from lighthouse.client import (
     NoticeKind,
     RefusedError,
     SaveOffer,
+    SavesFound,
     UnreachableError,
+    check_may_drain,
     drain,
     evict,
     forget,
@@ -71,6 +73,17 @@ def test_a_full_disk_is_the_reason_that_the_operator_hears(
         forget(server.address, "job")
 
 
+def test_whether_a_drain_would_be_let_through_is_found_out_without_one(server: Threaded) -> None:
+    with AttachStream(server.address, hello(group=2)) as stream:
+        stream.open(10)
+        check_may_drain(server.address, "job")
+        slot = server.slot(2)
+        assert slot is not None
+        assert not slot.draining
+    with pytest.raises(UnreachableError):
+        check_may_drain("127.0.0.1:1", "job", 0.5)
+
+
 def test_evict_and_drain_say_whether_the_group_lives(server: Threaded) -> None:
     heard = Heard()
     for call in (evict, drain):
@@ -92,21 +105,21 @@ def test_how_to_start_when_nobody_lives(monkeypatch: pytest.MonkeyPatch) -> None
     save = SaveOffer(name="step-7", step=7, quorum_id=2**50)
     with threaded(heartbeat_timeout_ms=200) as server, AttachStream(server.address, hello()) as stream:
         stream.open(10)
-        wait_until(lambda: propose_save(server.address, "job/0:a", looked=False).verdict is ColdStart.LOOK)
-        assert propose_save(server.address, "job/0:a", looked=True).verdict is ColdStart.FRESH
+        wait_until(lambda: propose_save(server.address, "job/0:a", None).verdict is ColdStart.LOOK)
+        assert propose_save(server.address, "job/0:a", SavesFound()).verdict is ColdStart.FRESH
         with monkeypatch.context() as patch:
             patch.setattr(MemoryStore, "write", full)
             with pytest.raises(UnreachableError, match="cannot write to the state directory"):
-                propose_save(server.address, "job/0:a", looked=True, offer=save)
-        answer = propose_save(server.address, "job/0:a", looked=True, offer=save)
+                propose_save(server.address, "job/0:a", SavesFound(offer=save))
+        answer = propose_save(server.address, "job/0:a", SavesFound(offer=save))
         assert (answer.verdict, answer.save) == (ColdStart.RESTORE, save)
         with pytest.raises(RefusedError, match="unknown: no group of this replica id is attached"):
-            propose_save(server.address, "job/1:a", looked=False)
+            propose_save(server.address, "job/1:a", None)
         with pytest.raises(RefusedError, match="a group of a job"):
-            propose_save(server.address, "pool", looked=False)
+            propose_save(server.address, "pool", None)
         stream.goodbye(finished=False, step=0)
     with pytest.raises(UnreachableError):
-        propose_save("127.0.0.1:1", "job/0:a", looked=False)
+        propose_save("127.0.0.1:1", "job/0:a", None)
 
 
 def test_leave_without_a_stream(server: Threaded) -> None:

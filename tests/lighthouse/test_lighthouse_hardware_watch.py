@@ -2,14 +2,15 @@
 
 import argparse
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from lighthouse.channel import UnreachableError
+from lighthouse import hardware_watch
+from lighthouse.channel import LighthouseError, RefusedError, UnreachableError
 from lighthouse.hardware import Alarm
 from lighthouse.hardware_watch import (
     AWAY_LIMIT_S,
@@ -208,15 +209,35 @@ def never() -> bool:
         (("--kernel-log", "none", "--dcgm-url", "localhost:9400"), "malformed --dcgm-url"),
         (("--fatal-xids", "79,"), "malformed --fatal-xids '79,': want whole numbers"),
         (("--kernel-log", "/nowhere/kmsg"), "cannot read /nowhere/kmsg"),
+        (("--kernel-log", "/"), r"cannot read / \(is a directory\)"),
     ],
 )
 def test_what_cannot_be_watched_is_one_sentence(words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(WatchError, match=sentence):
-        watch(chosen(*words), never)
+        watch(chosen(*words), never, lambda: None)
 
 
 def test_names_are_checked_at_once() -> None:
     with pytest.raises(WatchError, match="malformed job 'a/b'"):
-        watch(chosen(job="a/b"), never)
+        watch(chosen(job="a/b"), never, lambda: None)
     with pytest.raises(WatchError, match="group -1"):
-        watch(chosen(group=-1), never)
+        watch(chosen(group=-1), never, lambda: None)
+
+
+def refuse(error: LighthouseError) -> Callable[[], None]:
+    def try_out() -> None:
+        raise error
+
+    return try_out
+
+
+def test_one_that_would_be_refused_is_told_so_at_the_start(log: Path) -> None:
+    with pytest.raises(WatchError, match="a drain would be refused: hold the token"):
+        watch(chosen("--kernel-log", str(log)), never, refuse(RefusedError("hold the token")))
+
+
+def test_a_lighthouse_that_is_away_at_the_start_may_come_back(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware_watch, "wait_for_alarm", lambda _sources: None)
+    assert watch(chosen("--kernel-log", str(log)), lambda: True, refuse(UnreachableError("away")))

@@ -93,8 +93,8 @@ def test_all_in_the_reduce_for_too_long_ends_the_attempt_and_then_shows_who_is_s
 
 
 def take_steps(player: Transcript, rounds_of_1: str = "") -> None:
-    """Seven steps, in each of which group 0 needs one second to compute and group 1 two."""
-    for number, step in enumerate(range(5, 12)):
+    """Twelve steps, in each of which group 0 needs one second to compute and group 1 two."""
+    for number, step in enumerate(range(5, 17)):
         at, done = 1.1 + 2 * number, 3.1 + 2 * number
         player.play(
             f"{at} tell 0a {step} COMPUTE 1\n{at} tell 1a {step} COMPUTE {rounds_of_1}\n"
@@ -110,6 +110,16 @@ def test_a_group_that_is_steadily_slower_is_named_once_and_stays() -> None:
     assert player.machine.table.slots[1].slow == pytest.approx(2.0)
     assert player.machine.table.slots[0].slow == 0.0
     assert player.machine.table.slots[1].gone is None
+
+
+def test_one_that_is_slow_now_and_then_is_not_named() -> None:
+    player = scenario("")
+    slots = player.machine.table.slots
+    for now_s, needed_s in ((20, 2.0), (25, 1.0), (29, 2.0), (34, 2.0), (38, 2.0), (39, 2.0), (40, 1.0)):
+        slots[0].computed_s.extend([1.0] * 8)
+        slots[1].computed_s.extend([needed_s] * 8)
+        player.play(f"{now_s}.0 tick")
+        assert bool(slots[1].slow) == (now_s == 39), now_s
 
 
 def tell_rounds(player: Transcript, *waited_shares: float, seconds: int = 8) -> None:

@@ -1,12 +1,13 @@
 """The folder of a run: claimed once, taken up again only by the same job."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from replica.errors import UserError
 from replica.ledger import EventKind, EventLog
-from train.cluster.run_folder import claim, fresh_folder, take_up
+from train.cluster.run_folder import claim, fresh_folder, hold, take_up
 
 JOB = {"groups": 2, "ranks": 1, "rounds": 4, "mode": "exact", "seed": 0, "steps": 9}
 
@@ -45,3 +46,12 @@ def test_where_there_is_no_run_none_goes_on(tmp_path: Path, text: str) -> None:
         take_up(tmp_path, "night")
     with pytest.raises(UserError, match="holds no run that could go on"):
         take_up(tmp_path / "nowhere", "night")
+
+
+def test_a_folder_is_held_by_one_cluster_at_a_time(tmp_path: Path) -> None:
+    held = hold(tmp_path)
+    with pytest.raises(UserError, match="is going on: wait for its end"):
+        hold(tmp_path)
+    os.close(held)
+    os.close(hold(tmp_path))
+    assert not list(tmp_path.iterdir()), "it leaves nothing behind"

@@ -1,5 +1,7 @@
 """The folder of a local cluster's run: a fresh one, or one in which an earlier cluster's run goes on."""
 
+import fcntl
+import os
 import time
 from pathlib import Path
 
@@ -24,11 +26,27 @@ def claim(out: Path) -> None:
         raise UserError(f"the folder {out} cannot be written ({error.strerror}): choose another.") from None
 
 
+def hold(out: Path) -> int:
+    """Keeps other clusters out of the folder until the file descriptor that it returns is closed.
+
+    A process that dies lets go of it. Raises UserError where another one holds it.
+    """
+    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        raise UserError(f"the run in {out} is going on: wait for its end, or end it first.") from None
+    except OSError:
+        pass  # a file system without locks
+    return folder
+
+
 def take_up(out: Path, job: str) -> None:
     """Checks that the folder holds a run of this job, which can go on. Raises UserError if not."""
     events = LineFollower(events_path(out)).new_lines()
     jobs = [event.get("job") for event in events if event.get("kind") == EventKind.JOB_STARTED]
     if not jobs:
-        raise UserError(f"the folder {out} holds no run that could go on: leave that out to start one.")
+        raise UserError(f"the folder {out} holds no run that could go on: start one without --continue.")
     if jobs[-1] != job:
         raise UserError(f"the folder {out} holds a run of job {jobs[-1]}, not of {job}: name another.")

@@ -8,6 +8,7 @@ from replica.ledger import EventKind, EventLog
 from train.cluster import processes
 from train.cluster.commands import ClusterSettings
 from train.cluster.errors import ClusterError
+from train.cluster.run_folder import hold
 from train.cluster.supervisor import Supervisor
 
 _TICK_S = 0.05
@@ -16,11 +17,13 @@ _TICK_S = 0.05
 class Running:
     """What exists while a cluster runs: its guard, its event log, its supervisor and their thread.
 
-    Starts the thread, but no process that trains: that is asked of the supervisor.
+    Starts the thread, but no process that trains: that is asked of the supervisor. Making it raises
+    UserError, before anything is written, while another cluster runs in the same folder.
     """
 
     def __init__(self, settings: ClusterSettings) -> None:
         mark = secrets.token_hex(8)
+        self._folder = hold(settings.out)
         self._events = EventLog(settings.out)
         _write_job(self._events, settings)
         self._guard = processes.Guard(mark)
@@ -36,6 +39,7 @@ class Running:
         left = self.supervisor.shutdown(grace_s)
         self._guard.close()
         self._events.close()
+        os.close(self._folder)
         return [pid for pid in left if processes.is_running(pid)]
 
     def _supervise(self) -> None:
