@@ -45,13 +45,13 @@ class Notices:
                 self._wait_no_longer()
             elif notice.kind in _EXIT_CODES and self._ending is None:
                 self._ending = notice
-                self._start_clock(_EXIT_CODES[notice.kind])
+                self._start_clock(notice)
             for waker in self._wakers:
                 waker.set()
 
-    def _start_clock(self, code: ExitCode) -> None:
+    def _start_clock(self, notice: Notice) -> None:
         if self._end_process:
-            timer = threading.Timer(GRACE_S, os._exit, args=(int(code),))
+            timer = threading.Timer(GRACE_S, _end, args=(notice,))
             timer.daemon = True
             timer.start()
 
@@ -108,8 +108,8 @@ class Notices:
         if notice is None:
             return
         if _EXIT_CODES[notice.kind] is ExitCode.RESTART:
-            raise RestartError(f"the Lighthouse counted this group out: {notice.cause}")
-        raise UserError(f"this incarnation is not wanted any more: {notice.cause}")
+            raise RestartError(_why(notice))
+        raise UserError(_why(notice))
 
     @contextmanager
     def waking(self, event: threading.Event) -> Iterator[None]:
@@ -121,6 +121,18 @@ class Notices:
         finally:
             with self._lock:
                 self._wakers.discard(event)
+
+
+def _why(notice: Notice) -> str:
+    if _EXIT_CODES[notice.kind] is ExitCode.RESTART:
+        return f"the Lighthouse counted this group out: {notice.cause}"
+    return f"this incarnation is not wanted any more: {notice.cause}"
+
+
+def _end(notice: Notice) -> None:
+    """The training thread is stuck, and cannot say it."""
+    LOG.error("%s", _why(notice))
+    os._exit(int(_EXIT_CODES[notice.kind]))
 
 
 _EXIT_CODES = {

@@ -68,7 +68,7 @@ def test_whoever_waits_is_woken() -> None:
     assert not event.is_set()
 
 
-def test_a_stuck_process_is_ended_with_the_exit_code_of_the_notice(tmp_path: Path) -> None:
+def test_a_stuck_process_is_ended_with_the_exit_code_of_the_notice_and_says_why(tmp_path: Path) -> None:
     import subprocess
     import sys
 
@@ -80,7 +80,9 @@ notices.GRACE_S = 0.1
 notices.Notices().hear(Notice(kind=NoticeKind.EVICTED, cause="frozen"))
 threading.Event().wait(60)
 """
-    assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 3
+    ended = subprocess.run([sys.executable, "-c", code], timeout=50, check=False, stderr=subprocess.PIPE)
+    assert ended.returncode == 3
+    assert b"the Lighthouse counted this group out: frozen" in ended.stderr
 
 
 def test_who_waits_for_a_quorum_of_a_finished_job_ends_with_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
