@@ -3,13 +3,13 @@
 `DIR/ledger/group-G.jsonl` holds one line per attempt of group G, written by its rank 0.
 `DIR/events.jsonl` is shared by all processes of a run. Both are JSON lines in UTF-8, appended with
 one `write` each: lines never mix, and SIGKILL tears a line at most in the instant of its writing.
-They are not flushed to the disk: they survive the death of every process, not of the machine.
+They are not flushed to the disk: they survive the death of every process, not of the machine. What there
+is no room for is lost and counted, and an event tells how much is missing as soon as there is room.
 Floats that are not finite become null.
 """
 
 import json
 import math
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -20,8 +20,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from replica.json_fields import integer, integers, number, optional_number, pairs, text
+from replica.json_lines import JsonLines
 
-MAX_EVENT_BYTES = 4096
+# The largest quorum that a Lighthouse gives, 1024 groups with numbers of six digits, fits into half of it.
+MAX_EVENT_BYTES = 16 << 10
 MAX_EVENT_TEXT = 512
 
 
@@ -64,6 +66,7 @@ class EventKind(StrEnum):
     EVALUATION = "evaluation"
     NON_FINITE = "non_finite"
     REFUSED = "refused"
+    RECORDS_LOST = "records_lost"
     SAVE = "save"
     SAVE_FAILED = "save_failed"
     SAVE_LATE = "save_late"
@@ -96,6 +99,8 @@ class KillTarget(StrEnum):
 # group or a list of them. group_started may tell `mode`, `rounds` and `rounds_per_pass` (rounds in
 # one pass over the data) and `age_s` (seconds since its process started), finished `save_s` (seconds
 # that the group waited for its last save), job_started `max_restarts` (restarts inside one launch).
+# records_lost: so many lines of its writer are missing from `file`, named as it lies in the folder of
+# the run, between `since` and the event's own time.
 EVENT_FIELDS: Mapping[EventKind, frozenset[str]] = {
     EventKind.GROUP_STARTED: frozenset({"group", "incarnation"}),
     EventKind.QUORUM: frozenset({"group", "incarnation", "step", "quorum_id", "participants"}),
@@ -109,6 +114,7 @@ EVENT_FIELDS: Mapping[EventKind, frozenset[str]] = {
     EventKind.EVALUATION: frozenset({"group", "incarnation", "step", "loss"}),
     EventKind.NON_FINITE: frozenset({"group", "incarnation", "rank", "step", "owner", "micro_batch"}),
     EventKind.REFUSED: frozenset({"group", "reason"}),
+    EventKind.RECORDS_LOST: frozenset({"file", "lines", "since", "reason"}),
     EventKind.SAVE: frozenset({"group", "incarnation", "step", "save", "bytes", "seconds", "blocked_s"}),
     EventKind.SAVE_FAILED: frozenset({"group", "incarnation", "step", "reason"}),
     EventKind.SAVE_LATE: frozenset({"group", "incarnation", "step", "seconds"}),
@@ -208,61 +214,29 @@ class LedgerLine:
         )
 
 
-class _Lines:
-    """An append-only file of JSON lines; each line is one `write` on an O_APPEND descriptor.
-
-    Opening, closing: one owner. `append` holds no state and may be called from any thread.
-    """
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._end_torn_line()
-
-    def append(self, raw: Mapping[str, Any], *, limit_bytes: int | None = None) -> None:
-        data = json.dumps(raw, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        if limit_bytes is not None and len(data) >= limit_bytes:
-            raise ValueError(f"a line of {len(data)} bytes for {self._path} is over {limit_bytes} bytes")
-        written = os.write(self._fd, data)
-        if written != len(data):
-            raise OSError(f"{self._path}: wrote {written} of {len(data)} bytes; is the disk full?")
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _end_torn_line(self) -> None:
-        """Start on a fresh line where a writer before us died in the middle of one."""
-        size = os.fstat(self._fd).st_size
-        if size > 0 and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")
-
-
 class Ledger:
     """The ledger of one group, kept by its rank 0: one line per attempt, in order.
 
     A context manager. Owned by the training thread: no other may call it. `append` writes to the
-    page cache and does not wait for the disk.
+    page cache and does not wait for the disk. `lines` is its file.
     """
 
     def __init__(self, out: Path, group: int, incarnation: str) -> None:
         """Open `out/ledger/group-GROUP.jsonl` for appending. Raises OSError where that cannot be."""
         self._group = group
         self._incarnation = incarnation
-        self._lines = _Lines(ledger_path(out, group))
+        self.lines = JsonLines(ledger_path(out, group))
 
-    def append(self, line: LedgerLine) -> None:
-        """Write one attempt. Raises ValueError for a line of another group or incarnation, OSError
-        where the file cannot be written."""
+    def append(self, line: LedgerLine) -> bool:
+        """Write one attempt; False where that cannot be. Raises ValueError for a line of another
+        group or incarnation."""
         if (line.group, line.incarnation) != (self._group, self._incarnation):
             raise ValueError(f"a line of group {line.group} does not belong in the ledger of {self._group}")
-        self._lines.append(line.to_json())
+        return self.lines.append(line.to_json())
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        self._lines.close()
+        self.lines.close()
 
     def __enter__(self) -> Self:
         return self
@@ -277,7 +251,8 @@ class EventLog:
     """The event log of a run, shared by all its processes: lines of different writers never mix.
 
     A context manager, opened and closed by one owner. `write` may be called from any thread; it
-    writes to the page cache and does not wait for the disk.
+    writes to the page cache and does not wait for the disk. After lines that were lost, the next one
+    that can be written is followed by an event `records_lost`.
     """
 
     def __init__(self, out: Path, *, clock: Callable[[], float] = time.time, **source: Any) -> None:
@@ -285,26 +260,53 @@ class EventLog:
 
         Raises OSError where the file cannot be opened.
         """
+        self._out = out
         self._clock = clock
         self._source = source
-        self._lines = _Lines(events_path(out))
+        self._lines = JsonLines(events_path(out), clock=clock)
+        self._watched = [self._lines]
+        self._closed = False
 
-    def write(self, kind: EventKind, **values: Any) -> None:
+    def tell_gaps_of(self, lines: JsonLines) -> None:
+        """Write down here what is missing there, too."""
+        self._watched.append(lines)
+
+    def write(self, kind: EventKind, **values: Any) -> bool:
         """Append one event with the time now; `values` win over source fields. Long texts are cut.
 
-        Raises ValueError where a field of EVENT_FIELDS is missing or the event is too long, OSError
-        where the file cannot be written.
+        False where the file cannot be written. Raises ValueError where a field of EVENT_FIELDS is
+        missing or the event is too long.
         """
+        written = self._append(kind, values)
+        if written:
+            self._tell_gaps()
+        return written
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._tell_gaps()
+            self._lines.close()
+
+    def _append(self, kind: EventKind, values: Mapping[str, Any]) -> bool:
         event = {**self._source, **values}
         missing = EVENT_FIELDS[kind] - event.keys()
         if missing:
             raise ValueError(f"event {kind} lacks {', '.join(sorted(missing))}")
         line = {"t": self._clock(), "kind": kind, **{name: _short(value) for name, value in event.items()}}
-        self._lines.append(line, limit_bytes=MAX_EVENT_BYTES)
+        return self._lines.append(line, limit_bytes=MAX_EVENT_BYTES)
 
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._lines.close()
+    def _tell_gaps(self) -> None:
+        for lines in self._watched:
+            gap = lines.take_gap()
+            if gap is None:
+                continue
+            where = {"file": str(lines.path.relative_to(self._out)), "lines": gap.lines}
+            what = {**where, "since": gap.since, "reason": gap.reason}
+            if not self._append(EventKind.RECORDS_LOST, what):
+                lines.put_back(gap)
+                return
 
     def __enter__(self) -> Self:
         return self

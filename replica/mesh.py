@@ -114,7 +114,9 @@ def sibling_death_ends_the_group() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RestartError(f"a rank of this replica group is gone ({one_line(error)})") from error
+        raise RestartError(
+            f"a rank of this replica group is gone, and what it said last tells why ({one_line(error)})"
+        ) from error
 
 
 def _fill_environment_for_single_process() -> None:

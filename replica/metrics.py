@@ -66,6 +66,11 @@ class GroupMetrics(Collector):
                 self._latest |= {"save_seconds": event["seconds"], "save_bytes": event["bytes"]}
                 self._saved_t = self._clock()
 
+    def lost(self) -> None:
+        """A line or event could not be written down."""
+        with self._lock:
+            self._sums["records_lost"] += 1
+
     def collect(self) -> Iterator[Metric]:
         """All metrics, as of now. Runs on the thread that serves them."""
         with self._lock:
@@ -123,6 +128,7 @@ _COUNTED = {
     "heal_failures": "Heals that did not come about.",
     "saves": "Saves that are durable.",
     "save_failures": "Saves that failed.",
+    "records_lost": "Lines that rank 0 could not write to the ledger and the event log.",
 }
 
 

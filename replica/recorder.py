@@ -14,7 +14,8 @@ class Recorder:
     """The evidence of one incarnation of one group, written by one rank of it.
 
     `event` may be called from any thread, the rest belongs to the training thread. Raises
-    UserError when the folder cannot be written. Without a folder nothing is written.
+    UserError when the folder cannot be written at the start; from then on, what cannot be written is
+    counted and training goes on. Without a folder nothing is written.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Recorder:
             self._events = self._files.enter_context(EventLog(out, **source))
             if rank == 0:
                 self._ledger = self._files.enter_context(Ledger(out, group, incarnation))
+                self._events.tell_gaps_of(self._ledger.lines)
         except OSError as error:
             self._files.close()
             raise UserError(
@@ -56,7 +58,7 @@ class Recorder:
         if self._metrics is not None:
             self._metrics.happened(kind, values)
         if self._events is not None:
-            self._events.write(kind, **values)
+            self._count_lost(self._events.write(kind, **values))
 
     def group_event(self, kind: EventKind, **values: Any) -> None:
         """Write an event of the whole group, once: by rank 0."""
@@ -68,10 +70,13 @@ class Recorder:
         if self._metrics is not None:
             self._metrics.attempted(values)
         if self._ledger is not None:
-            self._ledger.append(
-                LedgerLine(t=time.time(), group=self.group, incarnation=self.incarnation, **values)
-            )
+            line = LedgerLine(t=time.time(), group=self.group, incarnation=self.incarnation, **values)
+            self._count_lost(self._ledger.append(line))
 
     def close(self) -> None:
         """Close the files."""
         self._files.close()
+
+    def _count_lost(self, written: bool) -> None:
+        if not written and self._metrics is not None:
+            self._metrics.lost()

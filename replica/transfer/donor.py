@@ -5,7 +5,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -30,14 +30,18 @@ from replica.transfer.wire import (
 )
 
 BACKLOG = 64
+# Connections beyond those that are served, which are told so; more than these are cut off without a word.
+TURNED_AWAY_AT_ONCE = 16
+# No peer can hold up the end of a thread once its connection is shut; what on_served does might.
+CLOSE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DonorSettings:
     """How a donor serves. Times in seconds.
 
-    A copy is freed `hold_s` after it was staged. A joiner must introduce itself within `hello_s`,
-    take each chunk within `chunk_s`, and may be silent between questions for `idle_s`.
+    A copy is freed `hold_s` after it was staged. A joiner must take each step of its introduction within
+    `hello_s` and each chunk within `chunk_s`, and may be silent between questions for `idle_s`.
     """
 
     chunk_bytes: int = 8 << 20
@@ -93,11 +97,14 @@ class Donor:
         self._make_line = serving_line(tls)
         self._on_served = on_served
         self._listener = _listen(bind)
+        self._listener.setblocking(False)  # a connection that is gone again must not be waited for
         port = self._listener.getsockname()[1]
         self.address = str(HostPort(host=advertise_addr or bind or socket.gethostname(), port=port))
         self._staging = Staging(chunk_bytes=self._settings.chunk_bytes, hold_s=self._settings.hold_s)
         self._lock = threading.Lock()
         self._lines: dict[Line, threading.Thread] = {}
+        self._admitted: set[Line] = set()
+        self._cut_off: dict[Line, threading.Thread] = {}
         self._bell, self._rope = socket.socketpair()
         self._closed = False
         self._accepting = threading.Thread(target=self._accept, name="headway-donor", daemon=True)
@@ -116,18 +123,21 @@ class Donor:
         self._staging.put(step, tensors, joiners=joiners)
 
     def close(self) -> None:
-        """Stop serving, end all connections and threads, free the copy. Idempotent."""
+        """Stop serving, end all connections and threads, free the copy. Idempotent.
+
+        Blocks for a moment, whatever joiners do; for CLOSE_S at most where `on_served` hangs.
+        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            lines = dict(self._lines)
+            lines = {**self._lines, **self._cut_off}
         self._rope.close()
         for line in lines:
             line.close()
-        self._accepting.join()
-        for thread in lines.values():
-            thread.join()
+        until_s = time.monotonic() + CLOSE_S
+        for thread in (self._accepting, *lines.values()):
+            thread.join(max(0.0, until_s - time.monotonic()))
         self._bell.close()
         self._staging.close()
 
@@ -149,6 +159,7 @@ class Donor:
                         self._take_one()
 
     def _take_one(self) -> None:
+        """Accept a connection. All talk with it is for a thread of its own: this one must never wait."""
         try:
             connected, _ = self._listener.accept()
         except OSError:
@@ -158,32 +169,56 @@ class Donor:
         settings = self._settings
         try:
             line = self._make_line(connected, stall_s=settings.hello_s, whole_s=settings.hello_s)
-        except LineError:
+        except (LineError, OSError):
             connected.close()
             return
         with self._lock:
-            full = len(self._lines) >= settings.max_connections
-            if not full and not self._closed:
-                thread = threading.Thread(
-                    target=self._serve, args=(line,), name="headway-donor-line", daemon=True
-                )
-                self._lines[line] = thread
-                thread.start()
-                return
-        with contextlib.suppress(LineError):
-            line.send(Refusal(code=Code.BUSY, detail=f"all {settings.max_connections} connections are taken"))
+            if len(self._lines) >= settings.max_connections:
+                self._make_room()
+            free = settings.max_connections - len(self._lines)
+            if free > -TURNED_AWAY_AT_ONCE and not self._closed:
+                talk = self._serve if free > 0 else self._turn_away
+                thread = threading.Thread(target=talk, args=(line,), name="headway-donor-line", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread is left in this process
+                    thread.start()
+                    self._lines[line] = thread
+                    return
         line.release()
 
-    def _serve(self, line: Line) -> None:
-        visit = _Visit(line, self._staging, self._settings)
+    def _make_room(self) -> None:
+        """Let go of the oldest connection that has not shown yet who it is: it may never do so."""
+        unknown = next((line for line in self._lines if line not in self._admitted), None)
+        if unknown is not None and len(self._cut_off) < self._settings.max_connections + TURNED_AWAY_AT_ONCE:
+            self._cut_off[unknown] = self._lines.pop(unknown)
+            unknown.close()
+
+    def _admit(self, line: Line) -> None:
+        with self._lock:
+            self._admitted.add(line)
+
+    def _turn_away(self, line: Line) -> None:
+        with contextlib.suppress(LineError), self._closing(line):
+            line.secure()
+            detail = f"all {self._settings.max_connections} connections are taken"
+            line.farewell(Refusal(code=Code.BUSY, detail=detail))
+
+    @contextlib.contextmanager
+    def _closing(self, line: Line) -> Iterator[None]:
+        """Let go of the connection at the end."""
         try:
-            visit.run(self._token)
-        except LineError:
-            pass  # a joiner that leaves, stalls or talks nonsense costs this connection and nothing else
+            yield
         finally:
             with self._lock:
                 self._lines.pop(line, None)
+                self._cut_off.pop(line, None)
+                self._admitted.discard(line)
             line.release()
+
+    def _serve(self, line: Line) -> None:
+        visit = _Visit(line, self._staging, self._settings)
+        # A joiner that leaves, stalls or talks nonsense costs this connection and nothing else.
+        with contextlib.suppress(LineError), self._closing(line):
+            visit.run(self._token, lambda: self._admit(line))
         if (served := visit.served()) is not None:
             self._on_served(served)
 
@@ -200,10 +235,11 @@ class _Visit:
         self._step = -1
         self._first_at_s = self._last_at_s = 0.0
 
-    def run(self, token: bytes) -> None:
+    def run(self, token: bytes, on_admitted: Callable[[], None]) -> None:
         """Answer questions until the joiner leaves. Raises LineError."""
         try:
             self._joiner = admit(self._line, token=token)
+            on_admitted()
             self._line.allow_whole(self._settings.chunk_s)
             while True:
                 self._line.allow(self._settings.idle_s)

@@ -36,7 +36,6 @@ from replica.transfer.wire import (
 # Linux takes at most this many pieces of memory in one call.
 MAX_PIECES = 1024
 FAREWELL_S = 0.5
-FAREWELL_READS = 16
 _NOTHING = memoryview(b"")
 _TIMEVAL = struct.Struct("@ll")
 
@@ -64,8 +63,9 @@ class LineRefusedError(LineError):
 class Line:
     """A connected socket. One thread talks; `close` may be called from any.
 
-    `stall_s` bounds each wait for progress, `whole_s` how long one message or chunk may take. All
-    methods block at most that long and raise LineError.
+    `stall_s` bounds each wait for progress. `whole_s` bounds one message or chunk as a whole, however
+    its bytes trickle: from the call on where something is sent, from the first bytes on where something
+    is received. No method blocks for longer than twice the one and once the other; all raise LineError.
     """
 
     def __init__(self, connected: socket.socket, *, stall_s: float, whole_s: float) -> None:
@@ -73,6 +73,8 @@ class Line:
         # What this line is secured with; empty for nothing.
         self.channel = b""
         self._whole_s = whole_s
+        # When what is under way must be done; None while no byte of it has moved.
+        self._until_s: float | None = None
         connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.allow(stall_s)
@@ -94,29 +96,30 @@ class Line:
 
     def send(self, message: Message, data: memoryview = _NOTHING) -> None:
         """Send one message, and raw bytes after it."""
-        deadline = time.monotonic() + self._whole_s
+        self._until_s = time.monotonic() + self._whole_s
         for piece in (memoryview(encode(message)), data):
             sent = 0
             while sent < len(piece):
                 sent += self._put(piece[sent:])
-                if sent < len(piece) and time.monotonic() > deadline:
-                    raise LineStalledError(f"it did not take {len(piece)} bytes in {self._whole_s:g} s")
+                if sent < len(piece):
+                    self._moved()
 
     def farewell(self, message: Message) -> None:
         """Send a last message so that it arrives, even if the other side has sent more than was read.
 
-        Closing with unread bytes would reset the connection; a bounded part of them is read and dropped.
+        Closing with unread bytes would reset the connection; for FAREWELL_S they are read and dropped.
         """
         self.send(message)
         self.allow(FAREWELL_S)
+        until_s = time.monotonic() + FAREWELL_S
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-            for _ in range(FAREWELL_READS):
-                if not self._socket.recv(1 << 14):
-                    return
+            while self._socket.recv(1 << 14) and time.monotonic() < until_s:
+                pass
 
     def receive(self, *, max_manifest_bytes: int = 0) -> Message:
         """Receive one message."""
+        self._until_s = None
         head = decode_header(self._read(HEADER_BYTES), max_manifest_bytes=max_manifest_bytes)
         if isinstance(head, Malformed):
             raise LineMalformedError(head.reason)
@@ -127,18 +130,8 @@ class Line:
 
     def receive_into(self, parts: Sequence[memoryview]) -> None:
         """Fill all parts, in order."""
-        deadline = time.monotonic() + self._whole_s
-        rest = [part for part in parts if len(part)]
-        while rest:
-            got = self._take(rest)
-            if got == 0:
-                raise LineDeadError("it closed the connection")
-            while rest and got >= len(rest[0]):
-                got -= len(rest.pop(0))
-            if rest:
-                rest[0] = rest[0][got:]
-                if time.monotonic() > deadline:
-                    raise LineStalledError(f"it was not done within {self._whole_s:g} s")
+        self._until_s = None
+        self._fill(parts)
 
     def close(self) -> None:
         """End the connection, and whatever any thread waits for on it. Idempotent."""
@@ -148,6 +141,26 @@ class Line:
     def release(self) -> None:
         """Give the socket back to the system: for the thread that talks, when it talks no more."""
         self._socket.close()
+
+    def _fill(self, parts: Sequence[memoryview]) -> None:
+        rest = [part for part in parts if len(part)]
+        while rest:
+            got = self._take(rest)
+            if got == 0:
+                raise LineDeadError("it closed the connection")
+            while rest and got >= len(rest[0]):
+                got -= len(rest.pop(0))
+            if rest:
+                rest[0] = rest[0][got:]
+            self._moved()
+
+    def _moved(self) -> None:
+        """Some bytes have come or gone: see that they do not do so for ever."""
+        now = time.monotonic()
+        if self._until_s is None:
+            self._until_s = now + self._whole_s
+        elif now > self._until_s:
+            raise LineStalledError(f"it was not done within {self._whole_s:g} s")
 
     def _put(self, piece: memoryview) -> int:
         """Send some of it; how many bytes."""
@@ -163,7 +176,7 @@ class Line:
         # Memory grows with what really comes, not with what a header announces.
         if nbytes <= 1 << 20:
             buffer = bytearray(nbytes)
-            self.receive_into([memoryview(buffer)])
+            self._fill([memoryview(buffer)])
             return bytes(buffer)
         return b"".join(self._read(min(1 << 20, nbytes - at)) for at in range(0, nbytes, 1 << 20))
 

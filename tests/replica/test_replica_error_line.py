@@ -13,6 +13,12 @@ from replica.error_line import MAX_CHARS, one_line
         (RuntimeError("peer is gone\nframe #0: c10::Error"), "RuntimeError: peer is gone"),
         (ValueError("\n  two\nlines"), "ValueError: two"),
         (TimeoutError(), "TimeoutError"),
+        (
+            RuntimeError("[/__w/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:37353"),
+            "RuntimeError: Connection closed by peer [::1]:37353",
+        ),
+        (RuntimeError("[../socket.cpp:12]\nit is gone"), "RuntimeError: it is gone"),
+        (ValueError("[Rank 1] [10.0.0.1:80] stays"), "ValueError: [Rank 1] [10.0.0.1:80] stays"),
         (KeyError("surprise"), "KeyError: 'surprise'"),
     ],
 )

@@ -1,5 +1,6 @@
 """Ledger and event log: whole lines whatever happens, valid JSON, and what is read is what was written."""
 
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lighthouse.table import Limits
 from replica.ledger import (
     EVENT_FIELDS,
     MAX_EVENT_BYTES,
@@ -181,11 +183,58 @@ def test_every_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all(data.endswith(b"\n") and data.count(b"\n") == 1 for data in writes)
 
 
-def test_a_short_write_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Ledger(tmp_path, 1, "ab") as ledger:
-        monkeypatch.setattr(os, "write", lambda fd, data: len(data) - 1)
-        with pytest.raises(OSError, match="disk full"):
-            ledger.append(LINE)
+def no_room(fd: int, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_is_missing_from_both_files_is_told_in_the_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EventLog(tmp_path, clock=lambda: 4.5, group=1) as events, Ledger(tmp_path, 1, "ab") as ledger:
+        events.tell_gaps_of(ledger.lines)
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", no_room)
+            assert not ledger.append(LINE)
+            assert not events.write(EventKind.LIGHTHOUSE_DOWN)
+            assert not events.write(EventKind.LIGHTHOUSE_UP)
+        assert ledger.append(replace(LINE, step=8))
+        assert events.write(EventKind.LIGHTHOUSE_DOWN)
+        assert events.write(EventKind.LIGHTHOUSE_UP)
+    down, *gaps, up = objects(events_path(tmp_path))
+    assert (down["kind"], up["kind"]) == ("lighthouse_down", "lighthouse_up")
+    why = {"reason": "No space left on device"}
+    lost = {"t": 4.5, "kind": "records_lost", "group": 1} | why
+    assert gaps[0] == lost | {"file": "events.jsonl", "lines": 2, "since": 4.5}
+    assert gaps[1] == lost | {"file": "ledger/group-1.jsonl", "lines": 1, "since": gaps[1]["since"]}
+    assert [line["step"] for line in objects(ledger_path(tmp_path, 1))] == [8]
+
+
+def test_what_is_missing_is_told_at_the_end_at_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = EventLog(tmp_path)
+    monkeypatch.setattr(os, "write", no_room)
+    events.write(EventKind.LIGHTHOUSE_DOWN)
+    monkeypatch.undo()
+    events.close()
+    (lost,) = objects(events_path(tmp_path))
+    assert (lost["kind"], lost["file"], lost["lines"]) == ("records_lost", "events.jsonl", 1)
+
+
+def test_a_gap_that_cannot_be_told_costs_nothing(tmp_path: Path) -> None:
+    events_path(tmp_path).symlink_to("/dev/full")
+    with EventLog(tmp_path) as events:
+        assert not events.write(EventKind.LIGHTHOUSE_DOWN)
+        assert not events.write(EventKind.LIGHTHOUSE_UP)
+
+
+def test_the_largest_quorum_fits_into_an_event(tmp_path: Path) -> None:
+    """A Lighthouse takes 1024 groups, with numbers of up to six digits."""
+    largest = tuple(range(999_999 - Limits().max_replicas, 999_999))
+    with EventLog(tmp_path, group=999_999, rank=1023, incarnation="cafe0001") as events:
+        events.write(EventKind.QUORUM, step=10**12, quorum_id=10**12, participants=largest)
+        events.write(EventKind.DEATH_SEEN, dead=largest, quorum_id=10**12)
+    assert tuple(objects(events_path(tmp_path))[0]["participants"]) == largest
 
 
 def test_close_may_be_called_twice(tmp_path: Path) -> None:
@@ -234,7 +283,7 @@ def test_texts_that_json_makes_longer_are_cut_further(tmp_path: Path) -> None:
 def test_long_texts_are_cut_and_long_events_refused(tmp_path: Path) -> None:
     with EventLog(tmp_path, group=0) as events:
         events.write(EventKind.REFUSED, reason="x" * 10_000)
-        with pytest.raises(ValueError, match="is over 4096 bytes"):
+        with pytest.raises(ValueError, match=f"is over {MAX_EVENT_BYTES} bytes"):
             events.write(EventKind.REFUSED, reason="", numbers=list(range(10_000)))
     (event,) = objects(events_path(tmp_path))
     assert event["reason"] == "x" * MAX_EVENT_TEXT

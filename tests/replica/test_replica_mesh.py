@@ -99,9 +99,10 @@ def test_closing_twice_does_nothing_more(pairs: tuple[Pair, Pair]) -> None:
 
 def test_the_sentence_about_a_dead_sibling_is_one_line() -> None:
     with pytest.raises(RestartError) as raised, sibling_death_ends_the_group():
-        raise RuntimeError("Connection closed by peer\nat frame 7")
-    assert (
-        str(raised.value) == "a rank of this replica group is gone (RuntimeError: Connection closed by peer)"
+        raise RuntimeError("[gloo/tcp/pair.cc:553] Connection closed by peer\nat frame 7")
+    assert str(raised.value) == (
+        "a rank of this replica group is gone, and what it said last tells why "
+        "(RuntimeError: Connection closed by peer)"
     )
 
 

@@ -37,6 +37,7 @@ def test_before_anything_has_happened() -> None:
     assert watched.value("steps_committed_total") == 0
     assert all(watched.value("attempts_total", outcome=outcome) == 0 for outcome in Outcome)
     assert watched.value("heals_total") == watched.value("save_failures_total") == 0
+    assert watched.value("records_lost_total") == 0
     for unknown in ("loss", "save_age_seconds", "last_heal_seconds"):
         assert watched.value(unknown) is None
 
@@ -56,6 +57,13 @@ def test_attempts() -> None:
         0.7,
         1e-3,
     )
+
+
+def test_lines_that_were_lost() -> None:
+    watched = Watched()
+    watched.counts.lost()
+    watched.counts.lost()
+    assert watched.value("records_lost_total") == 2
 
 
 def test_heals() -> None:

@@ -7,6 +7,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from lighthouse.address import HostPort
 from replica.errors import UserError
@@ -69,6 +70,24 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     write_all(None, rank=0)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_disk_that_is_full_ends_no_training_and_is_counted(tmp_path: Path, rank: int) -> None:
+    for path in (events_path(tmp_path), ledger_path(tmp_path, 2)):
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to("/dev/full")
+    counts = GroupMetrics(job="night", group=2, seconds_by_cause=dict)
+    metrics = MetricsServer(counts, HostPort(host="127.0.0.1", port=0)) if rank == 0 else None
+    recorder = Recorder(out=tmp_path, group=2, rank=rank, incarnation="cafe0001", metrics=metrics)
+    recorder.event(EventKind.HEAL_SENT, step=3, bytes=10, seconds=0.1)
+    recorder.group_event(EventKind.FINISHED, step=3)
+    recorder.attempt(**ATTEMPT)
+    registry = CollectorRegistry()
+    registry.register(counts)
+    labels = {"job": "night", "group": "2"}
+    assert registry.get_sample_value("headway_group_records_lost_total", labels) == (3 if rank == 0 else 0)
+    recorder.close()
 
 
 def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class Child:
         """Pids of the process and of everything that it started and that still runs."""
         return processes.members(self.mark, self._root())
 
-    def kill(self, just_before: Callable[[], None] = lambda: None) -> list[int]:
+    def kill(self, just_before: Callable[[], object] = lambda: None) -> list[int]:
         """Ends the process and all its descendants with SIGKILL; returns their pids."""
         pids = processes.kill_tree(self.mark, self._root(), just_before)
         self.reap()

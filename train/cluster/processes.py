@@ -99,7 +99,7 @@ def _wait_until_stopped(pids: Collection[int]) -> None:
         time.sleep(0.001)
 
 
-def kill_tree(mark: str, root: int | None, just_before: Callable[[], None] = lambda: None) -> list[int]:
+def kill_tree(mark: str, root: int | None, just_before: Callable[[], object] = lambda: None) -> list[int]:
     """Ends a tree with SIGKILL and returns its pids; blocks until all are gone, at most 5 s.
 
     just_before runs when the tree is collected and stopped, right before the first kill.

@@ -189,12 +189,27 @@ def test_what_was_served_is_told() -> None:
 
 
 def test_too_many_connections_are_told_so() -> None:
-    with donor_with(max_connections=1) as donor, line_to(donor), line_to(donor, known=False) as second:
-        answer = second.receive()
-        assert isinstance(answer, Refusal)
-        assert answer.code is Code.BUSY
-        with pytest.raises(LineDeadError):
-            second.receive()
+    with donor_with(max_connections=1) as donor, line_to(donor) as first:
+        ask(first, AskManifest(step=STEP))  # by its answer it is known to have been admitted
+        with line_to(donor, known=False) as second:
+            answer = second.receive()
+            assert isinstance(answer, Refusal)
+            assert answer.code is Code.BUSY
+            with pytest.raises(LineDeadError):
+                second.receive()
+
+
+def test_connections_that_say_nothing_keep_no_joiner_out() -> None:
+    with donor_with(max_connections=2, hello_s=600.0) as donor, contextlib.ExitStack() as stack:
+        donor.stage(STEP, plain(1))
+        silent = [stack.enter_context(line_to(donor, known=False)) for _ in range(8)]
+        with line_to(donor) as first, line_to(donor) as second:
+            for line in (first, second):
+                assert isinstance(ask(line, AskManifest(step=STEP)), ManifestIs)
+        for line in silent:
+            with pytest.raises(LineDeadError):
+                while True:
+                    line.receive()  # its challenge, perhaps
 
 
 def test_a_connection_that_says_nothing_is_dropped() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from replica.transfer.line import (
+    FAREWELL_S,
     Line,
     LineDeadError,
     LineError,
@@ -128,6 +129,38 @@ def test_a_peer_that_trickles_stalls_too(hasty: Ends) -> None:
     thread, _ = in_thread(trickle)
     with pytest.raises(LineStalledError, match="within"):
         hasty.line.receive_into([memoryview(bytearray(1 << 20))])
+    stop.set()
+    thread.join()
+
+
+def test_a_long_message_has_one_deadline_for_all_of_its_pieces(hasty: Ends) -> None:
+    announced, piece = 64 << 20, bytes(1 << 19)
+    stop = threading.Event()
+
+    def trickle() -> None:
+        hasty.raw.sendall(encode(ManifestIs(body=b""))[:-4] + announced.to_bytes(4))
+        while not stop.wait(0.02):
+            hasty.raw.sendall(piece)
+
+    thread, _ = in_thread(trickle)
+    with pytest.raises(LineStalledError, match="within"):
+        hasty.line.receive(max_manifest_bytes=announced)
+    stop.set()
+    hasty.close()
+    thread.join()
+
+
+def test_a_last_word_is_not_held_up_by_one_that_talks_on(ends: Ends) -> None:
+    stop = threading.Event()
+
+    def trickle() -> None:
+        while not stop.wait(0.3):
+            ends.raw.sendall(b"x")
+
+    thread, _ = in_thread(trickle)
+    begun = time.monotonic()
+    ends.line.farewell(Refusal(code=Code.MALFORMED, detail="no"))
+    assert time.monotonic() - begun < 4 * FAREWELL_S
     stop.set()
     thread.join()
 

@@ -5,7 +5,8 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from transfer_states import plain, same
 
 from lighthouse.tls import Tls, read_tls
 from replica.transfer import Cause, Donor, DonorSettings, Fault, FetchSettings
+from replica.transfer.donor import TURNED_AWAY_AT_ONCE
 from replica.transfer.line import (
     Line,
     LineDeadError,
@@ -26,9 +28,11 @@ from replica.transfer.line import (
     admit,
     introduce,
 )
-from replica.transfer.tls_line import calling_line, fingerprint, serving_line
+from replica.transfer.tls_line import TlsLine, calling_line, fingerprint, serving_line
 
 TOKEN = b"the secret of this job"
+# The head of a record of 16 KiB that holds the beginning of a ClientHello.
+ENDLESS_HELLO = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + bytes(16_000)
 HASTY = FetchSettings(stall_s=0.3, ask_again_s=0.02)
 
 
@@ -143,14 +147,14 @@ def test_a_donor_that_falls_silent_is_left_for_another(stack: ExitStack, certifi
 # One line.
 
 
-def lines(folder: Path, stall_s: float = 20.0) -> tuple[tuple[Line, Line], ExitStack]:
+def lines(folder: Path, stall_s: float = 20.0, whole_s: float = 20.0) -> tuple[tuple[Line, Line], ExitStack]:
     """Both ends, a donor's and a joiner's, not secured yet; and what to close."""
     stack, tls = ExitStack(), tls_of(folder)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         called = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
-    donor = serving_line(tls)(accepted, stall_s=stall_s, whole_s=20.0)
-    joiner = calling_line(tls)(called, stall_s=stall_s, whole_s=20.0)
+    donor = serving_line(tls)(accepted, stall_s=stall_s, whole_s=whole_s)
+    joiner = calling_line(tls)(called, stall_s=stall_s, whole_s=whole_s)
     stack.callback(donor.release)
     stack.callback(joiner.release)
     return (donor, joiner), stack
@@ -194,6 +198,81 @@ def test_a_wait_has_an_end(certificates: Path) -> None:
     (donor, _), stack = lines(certificates, stall_s=0.05)
     with stack, pytest.raises(LineStalledError):
         donor.secure()
+
+
+@contextmanager
+def trickle(connected: socket.socket, data: bytes) -> Iterator[None]:
+    """Send it byte by byte, meanwhile."""
+    stop = threading.Event()
+
+    def send() -> None:
+        with suppress(OSError):
+            for at in range(len(data)):
+                if stop.wait(0.02):
+                    return
+                connected.sendall(data[at : at + 1])
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+def test_a_handshake_that_trickles_has_an_end(certificates: Path) -> None:
+    (donor, joiner), stack = lines(certificates, whole_s=0.3)
+    with (
+        stack,
+        trickle(joiner._socket, ENDLESS_HELLO),
+        pytest.raises(LineStalledError, match=r"within 0\.3 s"),
+    ):
+        donor.secure()
+
+
+def test_a_record_that_trickles_has_an_end(certificates: Path) -> None:
+    (donor, joiner), stack = lines(certificates, whole_s=0.3)
+    assert isinstance(joiner, TlsLine)
+    with stack:
+        thread = threading.Thread(target=donor.secure)
+        thread.start()
+        joiner.secure()
+        thread.join(PATIENCE_S)
+        joiner._tls.write(bytes(10_000))
+        with (
+            trickle(joiner._socket, joiner._go.read()),
+            pytest.raises(LineStalledError, match=r"within 0\.3 s"),
+        ):
+            donor.receive_into([memoryview(bytearray(10_000))])
+
+
+def test_no_joiner_that_trickles_holds_up_others_or_the_end(stack: ExitStack, certificates: Path) -> None:
+    """With one place, which is free again only when hello_s is over, and with all that are turned away."""
+    tls = tls_of(certificates)
+    donor = donor_of(stack, plain(1), tls, hello_s=60.0, max_connections=1)
+    host, _, port = donor.address.rpartition(":")
+    for _ in range(2 + TURNED_AWAY_AT_ONCE):
+        stack.enter_context(trickle(dialled(stack, host, int(port)), ENDLESS_HELLO))
+    # The last one finds no place to be told so in: that it is cut off shows that all others were accepted.
+    with suppress(ConnectionError):
+        assert dialled(stack, host, int(port)).recv(1) == b""
+    begun = time.monotonic()
+    donor.close()
+    assert time.monotonic() - begun < 2
+
+
+def dialled(stack: ExitStack, host: str, port: int) -> socket.socket:
+    return stack.enter_context(socket.create_connection((host, port), timeout=PATIENCE_S))
+
+
+def test_one_too_many_is_told_so_over_tls(stack: ExitStack, certificates: Path) -> None:
+    tls = tls_of(certificates)
+    donor = donor_of(stack, plain(1), tls, max_connections=1)
+    host, _, port = donor.address.rpartition(":")
+    silent = dialled(stack, host, int(port))
+    result = fail(donor.address, token=TOKEN, tls=tls, timeout_s=1.0)
+    assert "all 1 connections are taken" in result.sentence
+    silent.close()
+    assert same(get(donor.address, token=TOKEN, tls=tls).tensors, plain(1))
 
 
 def test_close_ends_a_wait_of_another_thread_and_nothing_is_read_after_it(certificates: Path) -> None:
