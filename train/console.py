@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-USAGE_ERROR = 2
+BAD_INPUT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +48,21 @@ SUBCOMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit code; 2 means that there is no such subcommand.
+    """Run a subcommand and return its exit code; 4 also means that there is no such subcommand.
 
     ``argv`` defaults to the words after the program's name.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words:
         print(help_text(), file=sys.stderr)
-        return USAGE_ERROR
+        return BAD_INPUT
     name, rest = words[0], words[1:]
     if name in ("-h", "--help", "help"):
         print(help_text())
         return 0
     if name not in SUBCOMMANDS:
         print(_unknown(name), file=sys.stderr)
-        return USAGE_ERROR
+        return BAD_INPUT
     # Imported only now: torch takes seconds, and help should not wait for it.
     entry: Callable[[list[str]], int] = importlib.import_module(SUBCOMMANDS[name].module).main
     return entry(rest)
@@ -90,4 +90,4 @@ def help_text() -> str:
 def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, SUBCOMMANDS, n=1)
     guess = f" (did you mean {close[0]}?)" if close else ""
-    return f"headway: unknown subcommand {name!r}{guess}; the subcommands are {', '.join(SUBCOMMANDS)}."
+    return f"error: unknown subcommand {name!r}{guess}; see headway --help"

@@ -3,11 +3,13 @@
     python -m train.report DIR...
 
 prints the short one for each run and writes the others, from the files that the run left behind,
-however it ended. Of several runs it also writes a page that shows them side by side. The exit code is 0
-if no promise was broken, 1 if one was, 4 for bad input.
+however it ended. Of several runs it also writes a page that shows them side by side. With --merge the
+folders are those that each host kept of one run. The exit code is 0 if no promise was broken, 1 if one
+was, 4 for bad input.
 """
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -17,15 +19,17 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from replica.errors import ExitCode, UserError
 from replica.goodput import Cause
 from replica.ledger import EventKind
 from train.evidence import figures
+from train.evidence.blows import UNKNOWN_TARGET, find_blows
 from train.evidence.checker import check
 from train.evidence.eras import find_eras
 from train.evidence.files import Evidence, read_evidence
+from train.evidence.gaps import not_judged
 from train.evidence.goodput import goodput, measures, shares_by_cause
 from train.evidence.last_signs import Ending, last_signs
 from train.evidence.repeats import find_repeats
@@ -34,6 +38,7 @@ from train.evidence.timeline import find_timeline
 from train.evidence.violations import Violation, ViolationKind
 from train.report_comparison import make_run, render_comparison
 from train.report_html import render_html
+from train.report_merge import merge
 from train.report_scalars import require_tensorboard, write_scalars
 
 VIOLATED = 1
@@ -48,21 +53,22 @@ def build_report(evidence: Evidence) -> dict[str, Any]:
     """
     violations = check(evidence)
     eras = find_eras(evidence)
-    repeats = find_repeats(evidence, eras)
+    repeats = find_repeats(evidence)
     steps = figures.last_commits(evidence, eras)
     heals = figures.heals(evidence)
     save_s, blocked_s = figures.saves(evidence)
     stalls_s, rejoins_s = figures.survivor_stalls_s(evidence), figures.rejoins_s(evidence, eras)
-    account = goodput(evidence, find_timeline(evidence, eras))
+    account = goodput(evidence, find_timeline(evidence))
     return {
         "steps_committed": len(steps),
         "kills": len(evidence.of(EventKind.KILL)),
+        "deaths": sum(blow.is_death for blow in find_blows(evidence)),
         "steps_discarded": figures.steps_discarded(evidence),
         "steps_replayed": figures.steps_replayed(evidence, repeats),
         "steps_recommitted": figures.steps_recommitted(evidence, repeats),
         "rounds_recomputed": figures.rounds_recomputed(evidence, eras),
-        "samples_lost": figures.count(violations, *figures.LOST),
-        "samples_repeated": figures.count(violations, *figures.REPEATED),
+        "samples_lost": figures.count(violations, *figures.LOST) if evidence.events else None,
+        "samples_repeated": figures.count(violations, *figures.REPEATED) if evidence.events else None,
         "digests_agree": _digests_agree(evidence, violations),
         "final_digest": figures.final_digest(evidence, eras),
         "first_loss": steps[0].loss if steps else None,
@@ -90,6 +96,7 @@ def build_report(evidence: Evidence) -> dict[str, Any]:
         "steps_restored_over": figures.steps_restored_over(repeats),
         "wall_s": round(figures.wall_s(evidence), 3),
         "versions": _versions(),
+        "not_judged": not_judged(evidence),
         "violations": [asdict(violation) for violation in violations],
         "out": str(evidence.out),
     }
@@ -117,6 +124,8 @@ def _publish(path: Path, text: str) -> None:
     try:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -126,12 +135,14 @@ def format_report(report: dict[str, Any]) -> str:
     rows = [
         ("steps committed", f"{report['steps_committed']} in {report['wall_s']:.0f} s"),
         ("kills survived", f"{report['kills']}"),
+        *_death_rows(report),
         ("steps replayed", f"{report['steps_replayed']}"),
+        *([("steps recommitted", f"{report['steps_recommitted']}")] if report["steps_recommitted"] else []),
         (
             "steps discarded",
             f"{report['steps_discarded']}, rounds computed again {report['rounds_recomputed']}",
         ),
-        ("samples", f"{report['samples_lost']} lost, {report['samples_repeated']} repeated"),
+        ("samples", _samples(report)),
         ("state of all groups", _agreement(report["digests_agree"])),
         ("loss", f"first {_figure(report['first_loss'])}, final {_figure(report['final_loss'])}"),
         ("survivors stalled", _spread(report["survivor_stall_s"])),
@@ -142,19 +153,18 @@ def format_report(report: dict[str, Any]) -> str:
         ("checkpoint reads", f"{report['backstop_reads']}"),
         *_unfinished_rows(report),
         ("files", report["out"]),
+        *(("not judged", sentence) for sentence in report["not_judged"]),
     ]
-    if report["steps_recommitted"]:
-        rows.insert(3, ("steps recommitted", f"{report['steps_recommitted']}"))
     lines = [f"{name:<21} {value}" for name, value in rows]
-    return "\n".join([*lines, *_violation_lines(report["violations"])])
+    return "\n".join([*lines, *_violation_lines(report["violations"], is_partial=bool(report["not_judged"]))])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the report of each run named, and write its files; returns the exit code."""
-    chosen = _parser().parse_args(argv)
+    # Millions of records without a cycle among them: looking for one takes a quarter of the time.
+    gc.disable()
     try:
-        if chosen.tensorboard is not None:
-            require_tensorboard()
+        chosen = _chosen(argv)
         reports = _write_all(chosen.out, chosen.comparison, chosen.tensorboard)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -162,13 +172,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return ExitCode.DO_NOT_RESTART
+    finally:
+        gc.enable()
     return VIOLATED if any(report["violations"] for report in reports) else 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def _chosen(argv: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says; parts of a run are put together here, and are one run from then on."""
+    chosen = _parser().parse_args(argv)
+    if chosen.tensorboard is not None:
+        require_tensorboard()
+    if chosen.comparison is not None and not chosen.comparison.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {chosen.comparison.parent} for --comparison; make it first")
+    if chosen.merge is not None:
+        merge(chosen.out, chosen.merge)
+        chosen.out = [chosen.merge]
+    return chosen
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m train.report", description=__doc__)
+    parser = _Parser(prog="python -m train.report", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("out", nargs="+", type=Path, metavar="DIR", help="the --out folder of a run")
+    parser.add_argument(
+        "--merge",
+        type=Path,
+        metavar="NEW",
+        help="the folders are those of the hosts of one run: put them together in folder NEW and judge that",
+    )
     parser.add_argument(
         "--comparison",
         type=Path,
@@ -193,6 +229,8 @@ def _write_all(outs: Sequence[Path], comparison: Path | None, logdir: Path | Non
         if logdir is not None:
             write_scalars(evidence, logdir / name)
         runs.append(make_run(name, evidence, report))
+    if logdir is not None:
+        print(f"\ntensorboard           {logdir}")
     if len(runs) > 1 or comparison is not None:
         page = comparison or outs[0].absolute().parent / "comparison.html"
         _publish(page, render_comparison(runs))
@@ -228,6 +266,22 @@ def _versions() -> dict[str, str | None]:
         except PackageNotFoundError:
             found[package] = None
     return found
+
+
+def _death_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """How many groups were seen to die, where not all of it was kills."""
+    unclaimed = sum(blow["target"] == UNKNOWN_TARGET for blow in report["survival"])
+    if not unclaimed:
+        return []
+    return [
+        ("deaths seen", f"{report['deaths']}" + (f", {unclaimed} not by a kill" if report["kills"] else ""))
+    ]
+
+
+def _samples(report: dict[str, Any]) -> str:
+    if report["samples_lost"] is None:
+        return "not judged"
+    return f"{report['samples_lost']} lost, {report['samples_repeated']} repeated"
 
 
 def _agreement(agree: bool | None) -> str:
@@ -271,7 +325,8 @@ def _goodput_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     if per_kill:
         spread = _spread(figures.quantiles(per_kill, "p50", "max"))
         discarded = f"{measures['discarded_steps_per_kill']:.2f} steps discarded"
-        rows.insert(2, ("cost of a kill", f"{discarded}, {spread} of all groups' time"))
+        blow = "kill" if report["kills"] else "death"
+        rows.insert(2, (f"cost of a {blow}", f"{discarded}, {spread} of all groups' time"))
     return rows
 
 
@@ -309,10 +364,10 @@ def _stood_still(blocked_s: dict[str, float | None]) -> str:
     return f" (training stood still: {', '.join(known)})" if known else ""
 
 
-def _violation_lines(violations: Sequence[dict[str, Any]]) -> list[str]:
+def _violation_lines(violations: Sequence[dict[str, Any]], *, is_partial: bool) -> list[str]:
     """One line that says how many there are, then the first few of each kind."""
     if not violations:
-        return ["no broken promise"]
+        return ["no broken promise" + (" in what can be judged" if is_partial else "")]
     lines = [f"BROKEN PROMISES: {len(violations)}"]
     for kind, found in groupby(sorted(violations, key=lambda one: str(one["kind"])), lambda one: one["kind"]):
         same = list(found)

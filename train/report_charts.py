@@ -79,11 +79,19 @@ class Mark:
     what: str
 
 
-def seconds_label(seconds: float) -> str:
-    """A time in the unit that reads best."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def seconds_label(seconds: float, end_s: float | None = None) -> str:
+    """A time as `55 s`, `3:41 min` or `2:05 h`: in the unit that suits end_s, without it the time itself."""
+    end_s = seconds if end_s is None else end_s
+    if end_s < 120:
+        return f"{seconds:.{0 if end_s >= 20 else 1}f} s"
+    unit, per_s = ("min", 1) if end_s < 7200 else ("h", 60)
+    whole, rest = divmod(round(seconds / per_s), 60)
+    return f"{whole}:{rest:02} {unit}"
+
+
+def time_axis(end_s: float) -> Axis:
+    """An axis of seconds from 0 on, labelled in one unit."""
+    return Axis(low=0.0, high=max(end_s, 1e-9), label=lambda seconds: seconds_label(seconds, end_s))
 
 
 def curves(series: Sequence[Series], axis: Axis, marks: Iterable[Mark] = ()) -> str:

@@ -10,7 +10,7 @@ from train.evidence.eras import find_eras
 from train.evidence.figures import last_commits
 from train.evidence.files import Evidence
 from train.evidence.goodput import shares_by_cause
-from train.report_charts import COLOURS, Axis, Series, curves, legend, seconds_label, stacked, words
+from train.report_charts import COLOURS, Axis, Series, curves, legend, stacked, time_axis, words
 from train.report_html import loss_by_time, page, table
 
 PALETTE = ("#1f5fa8", "#d9822b", "#2e8b57", "#c2372e", "#8e7cc3", "#7a5c3e", "#d36ba8", "#777777")
@@ -19,6 +19,7 @@ FIGURES: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("steps committed", lambda report: str(report["steps_committed"])),
     ("wall time", lambda report: _text(report["wall_s"], "{:.1f} s")),
     ("kills", lambda report: str(report["kills"])),
+    ("deaths seen", lambda report: str(report["deaths"])),
     ("steps discarded", lambda report: str(report["steps_discarded"])),
     ("steps replayed", lambda report: str(report["steps_replayed"])),
     ("rounds computed again", lambda report: str(report["rounds_recomputed"])),
@@ -76,7 +77,7 @@ def render_comparison(runs: Sequence[Run]) -> str:
         Series(name=run.name, colour=c, points=run.by_time) for run, c in zip(runs, colours, strict=True)
     ]
     steps = Axis(low=0.0, high=_end(by_step), label=lambda step: f"{step:.0f}")
-    seconds = Axis(low=0.0, high=_end(by_time), label=seconds_label)
+    seconds = time_axis(_end(by_time))
     parts = [
         table(
             ("", *(run.name for run in runs)),

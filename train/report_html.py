@@ -7,12 +7,13 @@ from typing import Any
 from replica.goodput import Cause
 from replica.ledger import EventKind, KillTarget
 from train import report_charts
+from train.evidence.blows import UNKNOWN_TARGET, Blow, find_blows
 from train.evidence.eras import Eras, find_eras
 from train.evidence.figures import last_commits
 from train.evidence.files import Event, Evidence
 from train.evidence.goodput import shares_by_cause
 from train.evidence.timeline import Timeline, find_timeline
-from train.report_charts import COLOURS, Axis, Mark, Series, seconds_label, words
+from train.report_charts import COLOURS, Axis, Mark, Series, seconds_label, time_axis, words
 
 MAX_ROWS = 200
 S = "\u00a0s"  # a line does not break before the unit
@@ -44,8 +45,8 @@ def render_html(evidence: Evidence, report: Mapping[str, Any], summary: str) -> 
     It needs nothing from outside and runs no script.
     """
     eras = find_eras(evidence)
-    timeline = find_timeline(evidence, eras)
-    axis = Axis(low=0.0, high=max(timeline.end_t - timeline.begin_t, 1e-9), label=seconds_label)
+    timeline = find_timeline(evidence)
+    axis = time_axis(timeline.end_t - timeline.begin_t)
     return page(
         f"Headway: {evidence.out.name}",
         [
@@ -90,10 +91,11 @@ def _tr(cells: Sequence[str], tag: str) -> str:
 
 def _verdict(report: Mapping[str, Any]) -> str:
     violations = report["violations"]
+    gaps = "".join(f"<p>Not judged: {escape(sentence)}.</p>" for sentence in report["not_judged"])
     if not violations:
-        return '<p class="kept">No broken promise.</p>'
+        return f'<p class="kept">No broken promise{" in what can be judged" if gaps else ""}.</p>{gaps}'
     said = "".join(f"<li>{escape(one['kind'])}: {escape(one['text'])}</li>" for one in violations[:20])
-    return f'<p class="broken">BROKEN PROMISES: {len(violations)}</p><ul class="broken">{said}</ul>'
+    return f'<p class="broken">BROKEN PROMISES: {len(violations)}</p><ul class="broken">{said}</ul>{gaps}'
 
 
 def _tiles(report: Mapping[str, Any]) -> str:
@@ -102,6 +104,7 @@ def _tiles(report: Mapping[str, Any]) -> str:
         ("steps committed", str(report["steps_committed"])),
         ("wall time", seconds_label(report["wall_s"])),
         ("kills", str(report["kills"])),
+        ("deaths seen", str(report["deaths"])),
         ("goodput", "unknown" if ratio is None else f"{ratio:.1%}"),
         ("final loss", _number(report["final_loss"], "", 3)),
         ("steps discarded", str(report["steps_discarded"])),
@@ -120,7 +123,7 @@ def _number(value: float | None, unit: str, digits: int) -> str:
 
 def _loss(evidence: Evidence, eras: Eras, timeline: Timeline, axis: Axis) -> str:
     series = Series(name="loss", colour=LOSS_COLOUR, points=loss_by_time(evidence, eras, timeline.begin_t))
-    marks = [_kill_mark(kill, timeline) for kill in evidence.of(EventKind.KILL)]
+    marks = [_blow_mark(blow, timeline) for blow in find_blows(evidence)]
     marks += [_read_mark(era.reads[0], timeline) for era in eras.disasters]
     note = "<p>Dashed red lines: kills. Thick grey lines: all groups had died, and a save was read.</p>"
     return f"<h2>Loss</h2>{note}{report_charts.curves([series], axis, marks)}"
@@ -137,7 +140,10 @@ def _timelines(evidence: Evidence, timeline: Timeline, axis: Axis) -> str:
         (group, intervals, _marks(evidence, timeline, group)) for group, intervals in timeline.groups.items()
     ]
     present = {each.cause for each in timeline.intervals}
-    note = "<p>Dashed red: kills. Green: saves; orange: saves that failed. Thick grey: saves read.</p>"
+    note = (
+        "<p>Dashed red: kills and deaths. Green: saves; orange: saves that failed. "
+        "Thick grey: saves read.</p>"
+    )
     legend = report_charts.legend((COLOURS[cause], words(cause)) for cause in Cause if cause in present)
     chart = report_charts.timelines(rows, axis, timeline.begin_t)
     return f"<h2>What each group did</h2>{legend}{chart}{note}"
@@ -146,7 +152,7 @@ def _timelines(evidence: Evidence, timeline: Timeline, axis: Axis) -> str:
 def _marks(evidence: Evidence, timeline: Timeline, group: int) -> list[Mark]:
     """The kills of a group, and the saves that it made, failed to make, and read."""
     own = [event for event in evidence.events if event.group == group]
-    found = [_kill_mark(event, timeline) for event in own if event.kind is EventKind.KILL]
+    found = [_blow_mark(blow, timeline) for blow in find_blows(evidence) if blow.group == group]
     for event in own:
         at, step = event.t - timeline.begin_t, event.integer("step")
         if event.kind is EventKind.SAVE:
@@ -159,8 +165,10 @@ def _marks(evidence: Evidence, timeline: Timeline, group: int) -> list[Mark]:
     return found
 
 
-def _kill_mark(kill: Event, timeline: Timeline) -> Mark:
-    return Mark(at=kill.t - timeline.begin_t, css="kill", what=f"kill of {_who(kill.values)}")
+def _blow_mark(blow: Blow, timeline: Timeline) -> Mark:
+    what = "death" if blow.target == UNKNOWN_TARGET else "kill"
+    who = _who(blow.target, blow.group, blow.rank)
+    return Mark(at=blow.t - timeline.begin_t, css="kill", what=f"{what} of {who}")
 
 
 def _read_mark(read: Event, timeline: Timeline) -> Mark:
@@ -168,15 +176,14 @@ def _read_mark(read: Event, timeline: Timeline) -> Mark:
     return Mark(at=read.t - timeline.begin_t, css="disaster", what=what)
 
 
-def _who(kill: Mapping[str, Any]) -> str:
-    """What a kill hit."""
-    target, group = str(kill["target"]), kill["group"]
+def _who(target: str, group: int | None, rank: int | None) -> str:
+    """What a blow hit."""
     if target == KillTarget.LIGHTHOUSE:
         return "the Lighthouse"
-    if target == KillTarget.GROUP:
+    if target in (KillTarget.GROUP, UNKNOWN_TARGET):
         return f"group\u00a0{group}"
-    rank = f" {kill['rank']}" if target == KillTarget.RANK and kill["rank"] is not None else ""
-    return f"{target}{rank} of group {group}"
+    number = f" {rank}" if target == KillTarget.RANK and rank is not None else ""
+    return f"{target}{number} of group {group}"
 
 
 def _where_time_went(report: Mapping[str, Any]) -> str:
@@ -194,14 +201,15 @@ def _where_time_went(report: Mapping[str, Any]) -> str:
 
 
 def _kills(report: Mapping[str, Any]) -> str:
-    """One row for each kill: how it was survived."""
+    """One row for each kill, and for each death that only others saw: how it was survived."""
     if not report["survival"]:
         return ""
-    heads = ("at", "killed", "at step", "others waited", "back after", "rounds again", "cost")
+    blow = "death" if any(kill["target"] == UNKNOWN_TARGET for kill in report["survival"]) else "kill"
+    heads = ("at", "hit", "at step", "others waited", "back after", "rounds again", "cost")
     rows = [
         (
             f"{kill['t']:.1f}{S}",
-            _who(kill),
+            _who(kill["target"], kill["group"], kill["rank"]),
             str(kill["step"]),
             _number(kill["stall_s"], S, 2),
             _number(kill["rejoin_s"], S, 1),
@@ -211,11 +219,11 @@ def _kills(report: Mapping[str, Any]) -> str:
         for kill in report["survival"]
     ]
     note = (
-        "<p>Others waited: for their next commit, beyond a typical step. Back after: until the killed group "
-        "committed again; - if it did not. Rounds again: rounds that were computed once more until the next "
-        "kill. Cost: seconds of all groups together.</p>"
+        "<p>Others waited: for their next commit, beyond a typical step. Back after: until the group that "
+        "was hit committed again; - if it did not. Rounds again: rounds that were computed once more until "
+        "the next row. Cost: seconds of all groups together.</p>"
     )
-    return f"<h2>How each kill was survived</h2>{table(heads, rows)}{note}"
+    return f"<h2>How each {blow} was survived</h2>{table(heads, rows)}{note}"
 
 
 def _saves(evidence: Evidence, report: Mapping[str, Any], timeline: Timeline) -> str:

@@ -35,6 +35,7 @@ class Group:
     lives: int = 0
     back_in: int = 0
     held: set[int] = field(default_factory=set)
+    met: list[int] = field(default_factory=list)
     lines: list[LedgerLine] = field(default_factory=list)
 
 
@@ -100,6 +101,7 @@ class History:
     def launch(self, group: Group) -> None:
         group.lives += 1
         group.life, group.step, group.held = f"life{group.number}{group.lives:03}", 0, set()
+        group.met = []
         self.event(EventKind.GROUP_LAUNCHED, group=group.number)
         shape = {"rounds": self.rounds, "ranks": self.job["ranks"], "mode": self.mode}
         self.event(EventKind.GROUP_STARTED, group=group.number, incarnation=group.life, **shape)
@@ -194,10 +196,11 @@ class History:
 
     def note_quorum(self, group: Group) -> None:
         numbers = [number for number, _ in self.members]
-        self.event(
-            EventKind.QUORUM, group=group.number, incarnation=group.life, step=group.step,
-            quorum_id=self.quorum_id, participants=numbers,
-        )  # fmt: skip
+        source = {"group": group.number, "incarnation": group.life, "quorum_id": self.quorum_id}
+        self.event(EventKind.QUORUM, **source, step=group.step, participants=numbers)
+        if gone := sorted(set(group.met) - set(numbers)):
+            self.event(EventKind.DEATH_SEEN, **source, dead=gone)
+        group.met = numbers
 
     def heal(self, present: list[Group]) -> dict[int, tuple[int, ...]]:
         donors = [group for group in present if group.step == self.step]

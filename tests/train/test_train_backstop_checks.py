@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from altered_history import altered, with_event, without
 from simulated_history import history
+from timed_history import OUTSIDE
 
 from replica.ledger import EventKind
 from train.evidence.checker import check
@@ -14,7 +15,6 @@ from train.evidence.files import Event, Evidence
 from train.evidence.violations import ViolationKind
 
 READ: dict[str, Any] = {"incarnation": "new", "step": 5, "save": "a save", "digest": None}
-OUTSIDE = (EventKind.JOB_STARTED, EventKind.GROUP_LAUNCHED, EventKind.KILL, EventKind.GROUP_EXITED)
 
 
 def beside_the_living(evidence: Evidence) -> list[str]:
@@ -96,13 +96,36 @@ def test_a_cluster_that_starts_again_has_lost_everything_before() -> None:
     assert beside_the_living(then(unfinished(), job, LAUNCH, READ_BY_0)) == []
 
 
-def test_outside_a_local_cluster_only_who_leaves_a_sign_later_is_known_to_live() -> None:
+def quorum(group: int, life: str, quorum_id: int) -> tuple[EventKind, Iterable[int], dict[str, Any]]:
+    values = {"incarnation": life, "step": 5, "quorum_id": quorum_id, "participants": [group]}
+    return EventKind.QUORUM, [group], values
+
+
+def test_outside_a_local_cluster_only_who_is_in_a_later_quorum_is_known_to_have_lived() -> None:
     run = without(unfinished(), lambda event: event.kind in OUTSIDE)
+    reader = quorum(0, "new", 90)
     assert beside_the_living(then(run, READ_BY_0)) == []
-    sign = (EventKind.EVALUATION, [1], {"incarnation": "life1001", "step": 3, "loss": 1.0})
-    assert beside_the_living(then(run, READ_BY_0, sign))
-    seen = (EventKind.DEATH_SEEN, [0], {"incarnation": "any", "dead": [0, 1, 2]})
-    assert beside_the_living(then(run, seen, READ_BY_0, sign)) == []
+    assert beside_the_living(then(run, READ_BY_0, reader)) == []
+    for quorum_id in (90, 91):
+        lived = then(run, READ_BY_0, reader, quorum(1, "life1001", quorum_id))
+        assert beside_the_living(lived) == ["group 0 read a save while groups [1] lived"]
+        # That the clock of the one host is ahead of the other's is no matter.
+        ahead = [replace(each, t=each.t + 500.0 * (each.group == 1)) for each in lived.events]
+        assert beside_the_living(replace(lived, events=tuple(ahead)))
+    # It had not trained, and had nothing to give.
+    idle = then(run, quorum(1, "idle", 80), READ_BY_0, reader, quorum(1, "idle", 91))
+    assert beside_the_living(idle) == []
+
+
+@pytest.mark.parametrize("skew_s", [-500.0, 500.0])
+def test_disasters_are_clean_whatever_the_clocks_say(skew_s: float) -> None:
+    for seed in range(20):
+        made = without(history(seed, disasters=2, save_every=3), lambda event: event.kind in OUTSIDE)
+        events = tuple(replace(each, t=each.t + skew_s * (each.group == 1)) for each in made.events)
+        lines = {
+            g: tuple(replace(x, t=x.t + skew_s * (g == 1)) for x in own) for g, own in made.ledgers.items()
+        }
+        assert check(replace(made, events=events, ledgers=lines)) == []
 
 
 def test_disasters_outside_a_local_cluster_are_clean() -> None:

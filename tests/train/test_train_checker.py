@@ -74,6 +74,21 @@ def damaged_line(evidence: Evidence, random: Random) -> Evidence:
     return replace(evidence, damage=(Damage(file="events.jsonl", line=3, why="torn"),))
 
 
+def lines_without_room(evidence: Evidence, random: Random) -> Evidence:
+    gap = {"file": "ledger/group-1.jsonl", "lines": 2, "since": 1.0, "reason": "No space left on device"}
+    lost = Event(t=9.5, kind=EventKind.RECORDS_LOST, values={"group": 1, **gap})
+    return replace(evidence, events=(*evidence.events, lost))
+
+
+def test_a_gap_is_named_by_file_and_length() -> None:
+    (violation,) = check(lines_without_room(history(1, kills=0), Random(0)))
+    assert violation.text == (
+        "lines missing from ledger/group-1.jsonl: 2, of the 8.5 s in which none could be written: "
+        "No space left on device"
+    )
+    assert violation.group == 1
+
+
 def nothing_committed(evidence: Evidence, random: Random) -> Evidence:
     return with_lines(evidence, lambda line: None if line.outcome is Outcome.COMMITTED else line)
 
@@ -299,7 +314,7 @@ def steps_are_replayed_without_a_read(evidence: Evidence, random: Random) -> Evi
 
 Plant = Callable[[Evidence, Random], Evidence]
 PLANTS: dict[ViolationKind, list[Plant]] = {
-    ViolationKind.LINE_DAMAGED: [damaged_line],
+    ViolationKind.LINE_DAMAGED: [damaged_line, lines_without_room],
     ViolationKind.NOTHING_COMMITTED: [nothing_committed],
     ViolationKind.STEP_FELL: [step_committed_twice, ledger_rolls_back],
     ViolationKind.STEP_REPLAYED: [survivors_replay, everyone_starts_over],
@@ -368,7 +383,7 @@ def test_planted_violation_is_found_in_spite_of_a_disaster(
     kind: ViolationKind, plant: Plant, seed: int, regroups: bool, mode: str
 ) -> None:
     evidence = history(seed, kills=0, disasters=1, save_every=4, regroups=regroups, mode=mode)
-    again = [repeat for repeat in find_repeats(evidence, find_eras(evidence)) if repeat.restored]
+    again = [repeat for repeat in find_repeats(evidence) if repeat.restored]
     assume(evidence.of(EventKind.SAVE) and len(again) > 1)
     assert check(evidence) == []
     assert kind in kinds(plant(evidence, Random(seed)))
@@ -377,7 +392,7 @@ def test_planted_violation_is_found_in_spite_of_a_disaster(
 def test_a_step_that_was_lost_in_a_disaster_must_be_computed_again() -> None:
     evidence = history(7, kills=0, disasters=1, mode="exact")
     eras = find_eras(evidence)
-    again = next(repeat for repeat in find_repeats(evidence, eras) if repeat.restored)
+    again = next(repeat for repeat in find_repeats(evidence) if repeat.restored)
     place = (again.step, eras.at(again.quorum_id))
     skipped = with_lines(evidence, lambda line: None if (line.step, eras.of(line)) == place else line)
     found = [violation.step for violation in check(skipped) if violation.kind is ViolationKind.STEP_MISSING]

@@ -340,3 +340,10 @@ def test_ages_and_sizes_read_well() -> None:
     assert [checkpoint._size_text(size) for size in (1200, 5 * 10**6, 3 * 10**9)] == [
         "0.0 MB", "5.0 MB", "3.0 GB",
     ]  # fmt: skip
+
+
+def test_a_place_that_is_away_or_cannot_be_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "ftp://127.0.0.1:1/saves"]) == 1
+    assert "cannot be reached: Connection refused" in capsys.readouterr().err
+    assert main(["list", "~nobody-here/saves"]) == 4
+    assert "cannot be used" in capsys.readouterr().err

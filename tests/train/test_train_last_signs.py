@@ -21,7 +21,7 @@ QUORUM = event(9, EventKind.QUORUM, **LIFE, step=4, quorum_id=3, participants=[0
 
 
 EXITED = event(20.5, EventKind.GROUP_EXITED, group=1, code=-9)
-SEEN = event(20.2, EventKind.DEATH_SEEN, group=0, incarnation="life0", dead=[1])
+SEEN = event(20.2, EventKind.DEATH_SEEN, group=0, incarnation="life0", dead=[1], quorum_id=4)
 PAUSED = event(20, EventKind.GROUP_PAUSED, group=1)
 UNTOLD = "no word of an end: it still runs, or died with whoever would have told"
 
@@ -60,6 +60,7 @@ def test_what_it_was_doing_last() -> None:
     ("ends", "ending", "said"),
     [
         ([event(20, EventKind.FINISHED, **LIFE, step=9)], "finished", "finished at 20.0 s"),
+        ([event(20, EventKind.FINISHED, **LIFE, step=4)], "left", "left at step 4, at 20.0 s; began step 4"),
         ([kill(20, 1)], "killed", "killed at 20.0 s; "),
         ([kill(20, 1), EXITED], "killed", "killed at 20.0 s; "),
         ([kill(20, 1), SEEN], "killed", "killed at 20.0 s; "),
@@ -69,7 +70,7 @@ def test_what_it_was_doing_last() -> None:
         ([PAUSED], "paused", "paused for good at 20.0 s"),
         ([PAUSED, event(21, EventKind.GROUP_RESUMED, group=1)], "untold", f"{UNTOLD}; began"),
         ([SEEN], "seen_dead", "seen dead by others at 20.2 s; "),
-        ([event(20, EventKind.DEATH_SEEN, group=1, incarnation="life1", dead=[0])], "untold", ""),
+        ([event(20, EventKind.DEATH_SEEN, **LIFE, dead=[0], quorum_id=4)], "untold", ""),
         ([kill(20, 1), event(21, EventKind.GROUP_LAUNCHED, group=1)], "starting", "no word since its launch"),
         ([kill(20, 1), start(21, 1, "new")], "untold", ""),
         ([kill(20, None, "lighthouse")], "untold", ""),
@@ -79,6 +80,27 @@ def test_each_way_to_end(ends: list[Event], ending: str, said: str) -> None:
     row = of_group_1(LAUNCHED, STARTED, QUORUM, *ends)
     assert row["ending"] == ending
     assert row["said"].startswith(said)
+
+
+def test_without_a_goal_the_furthest_group_tells_who_left_before() -> None:
+    finished = [
+        event(20, EventKind.FINISHED, group=group, incarnation=f"life{group}", step=4) for group in (0, 1)
+    ]
+    lines = [line(18, 0, 2), line(18, 1, 2), line(19, 0, 3), line(19, 1, 3)]
+    assert [row["ending"] for row in last_signs(evidence(lines, *finished))] == ["finished", "finished"]
+    assert [row["ending"] for row in last_signs(evidence(lines[:-1], *finished[1:]))] == [
+        "untold",
+        "finished",
+    ]
+    drained = event(18.5, EventKind.FINISHED, group=1, incarnation="life1", step=3)
+    rows = last_signs(evidence(lines[:-1], drained, finished[0]))
+    assert [row["ending"] for row in rows] == ["finished", "left"]
+    assert rows[1]["said"] == "left at step 3, at 0.5 s; it committed step 2 at 0.0 s"
+
+
+def test_a_group_that_comes_when_all_is_done_has_not_left() -> None:
+    late = [start(30, 1, "late"), event(31, EventKind.FINISHED, group=1, incarnation="late", step=0)]
+    assert of_group_1(STARTED, QUORUM, *late)["ending"] == "finished"
 
 
 def test_groups_that_never_came_are_told_of() -> None:

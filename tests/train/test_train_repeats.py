@@ -1,14 +1,13 @@
 """Steps that were committed again: by whom, and whether a disaster or a death excuses it."""
 
-from test_train_eras import line, read, run
+from test_train_eras import line, read, run, started
 
-from train.evidence.eras import find_eras
 from train.evidence.files import Evidence
 from train.evidence.repeats import Repeat, find_repeats
 
 
 def repeats(evidence: Evidence) -> list[Repeat]:
-    return find_repeats(evidence, find_eras(evidence))
+    return find_repeats(evidence)
 
 
 def test_steps_above_the_save_are_restored_over() -> None:
@@ -27,7 +26,15 @@ def test_steps_below_the_save_are_replayed() -> None:
 
 def test_without_a_read_going_back_is_a_replay() -> None:
     lines = [line(0, "a", step, 1) for step in range(6)] + [line(0, "b", step, 7) for step in range(3, 9)]
-    assert [each.excused for each in repeats(run(lines))] == [False, False, True]
+    began = started("a", 2, 1)
+    assert [each.excused for each in repeats(run(lines, began))] == [False, False, True]
+
+
+def test_without_any_event_a_read_is_not_ruled_out() -> None:
+    lines = [line(0, "a", step, 1) for step in range(6)] + [line(0, "b", step, 7) for step in range(3, 9)]
+    assert all(each.excused for each in repeats(run(lines)))
+    # But a life that had the step and goes on has taken it back.
+    assert not any(each.excused for each in repeats(run([*lines, line(0, "a", 9, 8)])))
 
 
 def test_a_step_that_only_the_dead_had_is_excused_after_a_disaster_too() -> None:

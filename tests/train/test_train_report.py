@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ CONTRACT = {
 }  # fmt: skip
 ADDED = {
     "save_s", "save_blocked_s", "disaster_s", "first_loss", "heals", "violations", "out", "survival",
-    "last_signs",
+    "last_signs", "deaths", "not_judged",
 }  # fmt: skip
 
 
@@ -339,7 +340,27 @@ def test_comparison_goes_where_it_is_told(tmp_path: Path) -> None:
     write(history(2), tmp_path / "run")
     assert main([str(tmp_path / "run"), "--comparison", str(tmp_path / "page.html")]) == 0
     assert "run" in (tmp_path / "page.html").read_text()
+
+
+def test_a_page_into_no_folder_is_refused_before_anything_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(history(2), tmp_path / "run")
     assert main([str(tmp_path / "run"), "--comparison", str(tmp_path / "no" / "page.html")]) == 4
+    said = capsys.readouterr()
+    assert said.err == f"error: there is no folder {tmp_path / 'no'} for --comparison; make it first\n"
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("words", [[], ["run", "--surprise"]])
+def test_words_that_are_not_understood_get_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 4
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.endswith("; see python -m train.report --help\n")
+    assert said.count("\n") == 1
 
 
 def test_runs_get_names_of_their_own() -> None:
@@ -394,4 +415,14 @@ def test_command_says_where_it_cannot_write(tmp_path: Path, capsys: pytest.Captu
     write(history(2), tmp_path)
     (tmp_path / "report.json").mkdir()
     assert main([str(tmp_path)]) == 4
-    assert capsys.readouterr().err.startswith(f"error: cannot write {tmp_path}")
+    assert capsys.readouterr().err == f"error: cannot write {tmp_path / 'report.json'}: Is a directory\n"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_cost_grows_with_the_run_and_not_with_its_square() -> None:
+    """1500 kills in 4000 steps. A generous bound: about 2 s of processor time on a slow core."""
+    made = history(1, steps=4000, kills=1500, mode="exact", keeps=True, disasters=1)
+    begun_s = process_time()
+    found = build_report(made)
+    assert found["kills"] > 1400
+    assert process_time() - begun_s < 20

@@ -21,12 +21,13 @@ from train.report_charts import (
     legend,
     seconds_label,
     stacked,
+    time_axis,
     timelines,
 )
 
 
 def axis(high: float = 100.0) -> Axis:
-    return Axis(low=0.0, high=high, label=seconds_label)
+    return time_axis(high)
 
 
 def interval(begin_t: float, end_t: float, cause: Cause) -> Interval:
@@ -49,7 +50,24 @@ def test_places_on_the_axis() -> None:
 
 
 def test_times_in_the_unit_that_reads_best() -> None:
-    assert [seconds_label(value) for value in (0, 119, 600, 9000)] == ["0 s", "119 s", "10 min", "2.5 h"]
+    times = (0, 1.26, 19, 119.4, 221, 600, 7199.6, 9000)
+    assert [seconds_label(value) for value in times] == [
+        "0.0 s", "1.3 s", "19.0 s", "119 s", "3:41 min", "10:00 min", "120:00 min", "2:30 h",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("end_s", "labels"),
+    [
+        (5, "0.0 s | 1.2 s | 2.5 s | 3.8 s | 5.0 s"),
+        (100, "0 s | 25 s | 50 s | 75 s | 100 s"),
+        (221, "0:00 min | 0:55 min | 1:50 min | 2:46 min | 3:41 min"),
+        (14400, "0:00 h | 1:00 h | 2:00 h | 3:00 h | 4:00 h"),
+    ],
+)
+def test_an_axis_has_one_unit(end_s: float, labels: str) -> None:
+    (row,) = parse(time_axis(end_s).ticks())
+    assert [label.text for label in row] == labels.split(" | ")
 
 
 def test_curves_are_thinned_and_keep_both_ends() -> None:

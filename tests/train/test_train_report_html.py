@@ -7,9 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 from simulated_history import history
+from timed_history import OUTSIDE
 
 from replica.goodput import Cause
 from replica.ledger import EventKind
+from train.evidence.blows import find_blows
 from train.evidence.files import Evidence
 from train.report import build_report
 from train.report_html import MAX_ROWS, render_html, table
@@ -78,13 +80,25 @@ def test_one_row_for_each_kill() -> None:
     report = build_report(evidence)
     _, root = page(evidence)
     heads, *rows = section(root, "How each kill was survived")
-    assert heads == ["at", "killed", "at step", "others waited", "back after", "rounds again", "cost"]
+    assert heads == ["at", "hit", "at step", "others waited", "back after", "rounds again", "cost"]
     assert len(rows) == 3
     for row, kill in zip(rows, report["survival"], strict=True):
         assert row[0] == f"{kill['t']:.1f} s"
         assert row[1].endswith(f"group {kill['group']}")
         assert row[4] == f"{kill['rejoin_s']:.1f} s"
         assert row[6] == f"{kill['lost_s']:.1f} s"
+
+
+def test_deaths_that_only_others_saw_have_rows_and_marks() -> None:
+    evidence = history(7, kills=2, groups=4)
+    outside = replace(evidence, events=tuple(each for each in evidence.events if each.kind not in OUTSIDE))
+    deaths = [blow for blow in find_blows(outside) if blow.witnesses]
+    assert deaths
+    _, root = page(outside)
+    rows = section(root, "How each death was survived")[1:]
+    assert [row[1] for row in rows] == [f"group {blow.group}" for blow in deaths]
+    titles = [mark.findtext("title") or "" for mark in of_class(root, "kill")]
+    assert sum(title.startswith("death of group") for title in titles) == 2 * len(deaths)
 
 
 def test_causes_add_up_to_the_whole() -> None:

@@ -57,3 +57,11 @@ def test_one_sentence_without_the_extra(
     assert (output.out, output.err.count("\n")) == ("", 1)
     assert output.err.startswith("error: --tensorboard needs TensorBoard")
     assert not (tmp_path / "logs").exists()
+
+
+def test_where_they_went_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorboard")
+    write(history(2), tmp_path / "run")
+    assert main([str(tmp_path / "run"), "--tensorboard", str(tmp_path / "logs")]) == 0
+    assert capsys.readouterr().out.endswith(f"\ntensorboard           {tmp_path / 'logs'}\n")
+    assert list((tmp_path / "logs" / "run").iterdir())

@@ -23,7 +23,7 @@ def rows(found: Evidence) -> list[dict[str, Any]]:
     return survival(
         found,
         eras,
-        costs=by_kill(found, find_timeline(found, eras)),
+        costs=by_kill(found, find_timeline(found)),
         stalls_s=figures.survivor_stalls_s(found),
         rejoins_s=figures.rejoins_s(found, eras),
     )

@@ -69,7 +69,7 @@ def told(*signs: Event | LedgerLine) -> list[tuple[str, float]]:
     """What group 0 did, in order: cause, and until when."""
     given_ = evidence(*signs)
     found: list[tuple[str, float]] = []
-    for each in find_timeline(given_, find_eras(given_)).groups[0]:
+    for each in find_timeline(given_).groups[0]:
         if found and found[-1][0] == each.cause:
             found.pop()
         found.append((str(each.cause), pytest.approx(each.end_t)))
@@ -202,10 +202,18 @@ def test_a_pause_after_which_nothing_came_is_the_end_of_a_life() -> None:
 
 
 def test_a_death_is_what_the_others_say_where_nobody_ran_the_group() -> None:
-    seen = event(4, EventKind.DEATH_SEEN, group=1, incarnation="x", dead=[0])
+    seen = event(4, EventKind.DEATH_SEEN, group=1, incarnation="x", dead=[0], quorum_id=2)
     assert told(up(0), line(1, 0), seen, end(9))[-2:] == [("ended_attempt", 4), ("not_provisioned", 9)]
     # It was only cut off: it went on.
-    assert "ended_attempt" not in [cause for cause, _ in told(up(0), line(1, 0), seen, line(9, 1))]
+    on = line(9, 1, quorum_id=3)
+    assert "ended_attempt" not in [cause for cause, _ in told(up(0), line(1, 0), seen, on)]
+
+
+def test_what_no_line_tells_of_is_counted() -> None:
+    short = PhaseSeconds(compute=0.4, save=0.2, script=0.1, total=0.5)
+    found = evidence(job(0), up(0), line(3, 0), line(5, 1), line(6, 2, seconds=short), kill(9))
+    # Before the attempt of step 1 a second, before that of step 2 0.2 s, and in it 0.1 s.
+    assert find_timeline(found).untold_s == pytest.approx(1.3)
 
 
 def test_a_cluster_that_died_as_a_whole_left_its_groups_dead_at_their_last_sign() -> None:
@@ -216,7 +224,7 @@ def test_a_cluster_that_died_as_a_whole_left_its_groups_dead_at_their_last_sign(
 
 def test_groups_count_while_their_cluster_has_them() -> None:
     found = evidence(job(0, groups=3), launched(1), job(6, groups=1), end(10))
-    timeline = find_timeline(found, find_eras(found))
+    timeline = find_timeline(found)
     assert {group: sum(each.seconds for each in own) for group, own in timeline.groups.items()} == {
         0: 10.0, 1: 6.0, 2: 6.0,
     }  # fmt: skip
@@ -224,11 +232,11 @@ def test_groups_count_while_their_cluster_has_them() -> None:
 
 def test_a_part_of_a_timeline_is_cut_to_size() -> None:
     found = evidence(job(0), launched(1), up(4), end(6))
-    part = list(find_timeline(found, find_eras(found)).of(0, 2, 5))
+    part = list(find_timeline(found).of(0, 2, 5))
     assert [(each.begin_t, each.end_t, each.cause) for each in part] == [
         (2, 4, Cause.RESTARTING), (4, 5, Cause.QUORUM),
     ]  # fmt: skip
-    assert list(find_timeline(found, find_eras(found)).of(7, 2, 5)) == []
+    assert list(find_timeline(found).of(7, 2, 5)) == []
 
 
 @given(
@@ -244,7 +252,7 @@ def test_a_part_of_a_timeline_is_cut_to_size() -> None:
 )
 def test_a_timeline_has_no_gap_and_no_overlap(seed: int, shape: dict[str, Any]) -> None:
     found = History(seed, **shape).evidence()
-    timeline = find_timeline(found, find_eras(found))
+    timeline = find_timeline(found)
     assert sorted(timeline.groups) == [0, 1, 2]
     for intervals in timeline.groups.values():
         assert (intervals[0].begin_t, intervals[-1].end_t) == (timeline.begin_t, timeline.end_t)

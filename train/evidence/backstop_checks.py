@@ -1,12 +1,23 @@
 """Judge what a run did with its saves: read only when nobody had the state, the same one by all."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from replica.ledger import EventKind
 from train.evidence.eras import Eras
 from train.evidence.files import Event, Evidence
-from train.evidence.history import Life, commits, group_numbers, is_death, life, life_of, quorum
+from train.evidence.gaps import find_gaps
+from train.evidence.history import (
+    Life,
+    commits,
+    commits_by_step,
+    group_numbers,
+    is_death,
+    life,
+    life_of,
+    quorum,
+    quorum_spans,
+)
 from train.evidence.violations import Violation, ViolationKind
 
 
@@ -20,19 +31,32 @@ def check_backstop(evidence: Evidence, eras: Eras) -> Iterator[Violation]:
 
 def _reads_beside_the_living(evidence: Evidence) -> Iterator[Violation]:
     """When a group begins to read a save, no group lives that has trained."""
-    last_signs = _last_signs(evidence)
-    for read, began_t, living in _living_at_reads(evidence):
-        if evidence.job is None:
-            # Nobody wrote down who ended: only who left a sign later is known to have lived.
-            living = {one for one in living if last_signs[one] > began_t}
+    if not evidence.of(EventKind.BACKSTOP_READ):
+        return
+    find = _living_at_reads if evidence.job is not None else _living_by_quorums
+    for read, living in find(evidence):
         if living:
             groups = sorted({group for group, _ in living})
             text = f"group {read.group} read a save while groups {groups} lived"
             yield _at(ViolationKind.BACKSTOP_READ, read, text)
 
 
-def _living_at_reads(evidence: Evidence) -> Iterator[tuple[Event, float, set[Life]]]:
-    """Each read of a save, when it began, and which lives had trained and had not ended by then."""
+def _living_by_quorums(evidence: Evidence) -> Iterator[tuple[Event, set[Life]]]:
+    """Each read of a save, and which lives had trained before and were in the reader's quorums after it.
+
+    Where nobody wrote down who ended, and hosts' clocks differ, no more is known for sure.
+    """
+    spans, trained = quorum_spans(evidence), dict[Life, int]()
+    for done in evidence.rounds_done:
+        trained[life(done)] = min(done.quorum_id, trained.get(life(done), done.quorum_id))
+    for read in evidence.of(EventKind.BACKSTOP_READ):
+        if life_of(read) in spans:
+            first = spans[life_of(read)][0]
+            yield read, {one for one, since in trained.items() if since < first <= spans[one][1]}
+
+
+def _living_at_reads(evidence: Evidence) -> Iterator[tuple[Event, set[Life]]]:
+    """Each read of a save, and which lives had trained and had not ended when it began."""
     reads = sorted(
         (event.t - event.number("seconds"), index)
         for index, event in enumerate(evidence.events)
@@ -45,7 +69,7 @@ def _living_at_reads(evidence: Evidence) -> Iterator[tuple[Event, float, set[Lif
         while event is not None and event.t <= began_t:
             living.take(event)
             event = next(events, None)
-        yield evidence.events[index], began_t, set(living.trained.values())
+        yield evidence.events[index], set(living.trained.values())
 
 
 class _Living:
@@ -79,16 +103,6 @@ class _Living:
                 self.trained[group] = life_of(event)
 
 
-def _last_signs(evidence: Evidence) -> Mapping[Life, float]:
-    """When each life wrote its last line, in seconds since the epoch."""
-    found: dict[Life, float] = {}
-    for event in evidence.events:
-        found[life_of(event)] = max(event.t, found.get(life_of(event), event.t))
-    for line in evidence.lines:
-        found[life(line)] = max(line.t, found.get(life(line), line.t))
-    return found
-
-
 def _restores_differ(eras: Eras) -> Iterator[Violation]:
     """All groups go on from one and the same save."""
     for era in eras.disasters:
@@ -104,7 +118,7 @@ def _restored_states_differ(evidence: Evidence) -> Iterator[Violation]:
     """What was read is the state that the save's step had left."""
     for read in evidence.of(EventKind.BACKSTOP_READ):
         step, digest = read.integer("step") or 0, read.values["digest"]
-        known = {line.digest for line in commits(evidence.lines) if line.step == step - 1 and line.t < read.t}
+        known = {line.digest for line in commits_by_step(evidence).get(step - 1, ()) if line.t < read.t}
         known.discard(None)
         if digest is not None and known and digest not in known:
             text = f"group {read.group} read a state of step {step} that no group had left"
@@ -121,7 +135,8 @@ def _saves_unproven(evidence: Evidence) -> Iterator[Violation]:
         reached[life(line), line.step + 1].add(quorum(line))
     for heal in evidence.of(EventKind.HEAL):
         reached[life_of(heal), heal.integer("step") or 0].add(heal.integer("quorum_id") or 0)
-    for save in evidence.of(EventKind.SAVE):
+    unknown = find_gaps(evidence).ledgers
+    for save in (save for save in evidence.of(EventKind.SAVE) if save.group not in unknown):
         step, quorum_id = save.integer("step") or 0, save.integer("quorum_id")
         quorums, is_last = reached[life_of(save), step], (life_of(save), step + 1) not in reached
         later = is_last and quorum_id is not None and quorum_id > max(quorums, default=0)

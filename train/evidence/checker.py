@@ -1,13 +1,15 @@
 """Judge a run by its evidence: pure, from ledgers and events alone; every broken promise is named."""
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from replica.ledger import EventKind, LedgerLine, Outcome
 from train.evidence.backstop_checks import check_backstop
 from train.evidence.eras import Eras, Lineage, find_eras
 from train.evidence.files import Event, Evidence
+from train.evidence.gaps import find_gaps
 from train.evidence.history import (
     Life,
     commits,
@@ -31,7 +33,7 @@ def check(evidence: Evidence, *, rounds_per_pass: float | None = None) -> list[V
     input that is fed twice counts as repeated.
     """
     eras = find_eras(evidence)
-    repeats = find_repeats(evidence, eras)
+    repeats = find_repeats(evidence)
     checks = (
         _damaged(evidence),
         _nothing_committed(evidence),
@@ -55,21 +57,33 @@ def _damaged(evidence: Evidence) -> Iterator[Violation]:
     for damage in evidence.damage:
         text = f"line {damage.line} of {damage.file} cannot be read: {damage.why}"
         yield Violation(kind=ViolationKind.LINE_DAMAGED, text=text)
+    for lost in evidence.of(EventKind.RECORDS_LOST):
+        lasted_s = lost.t - lost.number("since")
+        text = (
+            f"lines missing from {lost.values['file']}: {lost.integer('lines')}, of the {lasted_s:.1f} s in "
+            f"which none could be written: {lost.values['reason']}"
+        )
+        yield Violation(kind=ViolationKind.LINE_DAMAGED, text=text, group=lost.group)
 
 
 def _nothing_committed(evidence: Evidence) -> Iterator[Violation]:
-    if not commits(evidence.lines):
+    if not commits(evidence.lines) and not find_gaps(evidence).ledgers:
         yield Violation(kind=ViolationKind.NOTHING_COMMITTED, text="no group committed any step")
 
 
 def _steps_fell(evidence: Evidence, repeats: list[Repeat]) -> Iterator[Violation]:
-    """Committed steps of a ledger rise, but for a new life that takes up a step nobody living had."""
+    """Committed steps of a ledger rise, but for a new life that takes up a step nobody living had.
+
+    Whether anybody had it is unknown where evidence is missing.
+    """
+    is_unknown = bool(find_gaps(evidence).all)
     excused = {(repeat.step, repeat.quorum_id) for repeat in repeats if repeat.excused}
     for group, lines in evidence.ledgers.items():
         done = commits(lines)
         for earlier, line in pairwise(done):
             new_life = line.incarnation != earlier.incarnation
-            if line.step > earlier.step or (new_life and (line.step, line.quorum_id) in excused):
+            is_excused = is_unknown or (line.step, line.quorum_id) in excused
+            if line.step > earlier.step or (new_life and is_excused):
                 continue
             text = f"group {group} committed step {line.step} after step {earlier.step}"
             yield Violation.at(ViolationKind.STEP_FELL, line, text)
@@ -90,6 +104,8 @@ def _steps_replayed(repeats: list[Repeat]) -> Iterator[Violation]:
 
 def _steps_missing(evidence: Evidence, eras: Eras) -> Iterator[Violation]:
     """No gap in the final trajectory from step 0 on, or from the save with which the evidence begins."""
+    if find_gaps(evidence).ledgers:
+        return
     steps = {line.step for line in commits(evidence.lines) if eras.counts(line)}
     for step in range(eras.all[0].step, max(steps, default=0)):
         if step not in steps:
@@ -109,7 +125,8 @@ def _heals_missing(evidence: Evidence) -> Iterator[Violation]:
         if line.outcome is not Outcome.COMMITTED:
             continue
         expected = next_step.get(life(line), restored.get(life(line), 0))
-        if line.step > expected and life(line) not in healed:
+        is_told = line.group not in find_gaps(evidence).events  # else it may have read a save
+        if line.step > expected and life(line) not in healed and is_told:
             text = f"group {line.group} committed step {line.step}, stood at step {expected}, never healed"
             yield Violation.at(ViolationKind.HEAL_MISSING, line, text)
         next_step[life(line)] = line.step + 1
@@ -118,10 +135,13 @@ def _heals_missing(evidence: Evidence) -> Iterator[Violation]:
 
 def _heals_unproven(evidence: Evidence) -> Iterator[Violation]:
     """Every heal in a ledger has its event with bytes, and donors that sent at least as many."""
+    gaps = find_gaps(evidence)
     heals = [heal for heal in evidence.of(EventKind.HEAL) if heal.number("bytes") > 0]
     told = {(heal.group, heal.incarnation, heal.integer("step")) for heal in heals}
     for line in evidence.lines:
-        if line.healed_from is not None and (line.group, line.incarnation, line.step) not in told:
+        if line.healed_from is None or line.group in gaps.events:
+            continue
+        if (line.group, line.incarnation, line.step) not in told:
             text = f"group {line.group} reports no bytes for its heal"
             yield Violation.at(ViolationKind.HEAL_UNPROVEN, line, text)
     taken, donors = _taken(heals)
@@ -129,6 +149,8 @@ def _heals_unproven(evidence: Evidence) -> Iterator[Violation]:
     for event in evidence.of(EventKind.HEAL_SENT):
         sent[event.integer("step")] += event.number("bytes")
     for step, size in taken.items():
+        if any(group in gaps.all for group, _ in donors[step]):
+            continue
         # A donor that died in this very attempt may have sent more than it lived to write down.
         if size > sent[step] and all(_outlived(evidence, donor, step) for donor in donors[step]):
             text = f"joiners took {size:.0f} bytes at step {step}, donors sent {sent[step]:.0f}"
@@ -213,45 +235,50 @@ def _survivors_restarted(evidence: Evidence) -> Iterator[Violation]:
     if evidence.job is None:
         return
     trained = {life(line) for line in commits(evidence.lines)}
+    ends = _indices(evidence, _excuses)
     latest: dict[int, tuple[int, Life]] = {}
     for index, one in lives(evidence):
         group = one[0]
-        earlier = latest.get(group)
-        if (
-            earlier is not None
-            and earlier[1] in trained
-            and not _was_ended(evidence, group, earlier[0], index)
-        ):
+        begun, earlier = latest.get(group, (index, None))
+        excuses = sum(len(_within(ends[key], begun, index)) for key in (group, None))
+        if earlier in trained and not excuses:
             text = f"group {group} was restarted though nothing had killed it"
             yield Violation(kind=ViolationKind.SURVIVOR_RESTARTED, text=text, group=group)
         latest[group] = index, one
 
 
-def _was_ended(evidence: Evidence, group: int, start: int, end: int) -> bool:
+def _excuses(event: Event) -> bool:
     """Whether somebody ended the group on purpose, or the cluster as a whole had gone and came again.
 
     That it exited by itself is no excuse.
     """
     ends = (EventKind.KILL, EventKind.GROUP_EVICTED, EventKind.GROUP_PAUSED, EventKind.FINISHED)
-    return any(
-        (event.group == group and event.kind in ends) or event.kind is EventKind.JOB_STARTED
-        for event in evidence.events[start:end]
-    )
+    return event.kind in ends or event.kind is EventKind.JOB_STARTED
 
 
 def _lives_unlaunched(evidence: Evidence) -> Iterator[Violation]:
     """Each launch has one life at most, unless the launcher restarts in place."""
     if evidence.job is None or evidence.job.restarts_in_place:
         return
-    launches = [(index, event) for index, event in enumerate(evidence.events) if _is_launch(event)]
+    launches = _indices(evidence, lambda event: event.kind is EventKind.GROUP_LAUNCHED)
     seen: dict[int, int] = defaultdict(int)
     for index, (group, incarnation) in lives(evidence):
         seen[group] += 1
-        before = sum(event.group == group for at, event in launches if at < index)
+        before = len(_within(launches[group], 0, index))
         if seen[group] > before:
             text = f"life {incarnation} of group {group} is its number {seen[group]} of {before} launches"
             yield Violation(kind=ViolationKind.LIFE_UNLAUNCHED, text=text, group=group)
 
 
-def _is_launch(event: Event) -> bool:
-    return event.kind is EventKind.GROUP_LAUNCHED
+def _indices(evidence: Evidence, wanted: Callable[[Event], bool]) -> Mapping[int | None, list[int]]:
+    """Where the events wanted are in the log, by group; under None those about no group."""
+    found: dict[int | None, list[int]] = defaultdict(list)
+    for index, event in enumerate(evidence.events):
+        if wanted(event):
+            found[event.group].append(index)
+    return found
+
+
+def _within(indices: Sequence[int], start: int, end: int) -> range:
+    """The places of those from start on and before end."""
+    return range(bisect_left(indices, start), bisect_left(indices, end))

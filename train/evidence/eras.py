@@ -19,8 +19,9 @@ from train.evidence.history import (
     commits,
     is_exact,
     life_of,
-    lives_by_quorum,
     quorum,
+    quorum_spans,
+    remembered,
 )
 
 # Parts of a past: (the step from which on, a number that is equal where steps were computed alike).
@@ -90,13 +91,14 @@ class Eras:
             era, below = self.all[era.parent], min(below, era.step)
 
 
+@remembered
 def find_eras(evidence: Evidence) -> Eras:
     """The eras of a run.
 
     One begins where a life that read a save meets its first quorum, and no life from before is in
     that quorum or a later one.
     """
-    spans = _quorum_spans(evidence)
+    spans = quorum_spans(evidence)
     reads = _reads_by_first_quorum(evidence, spans)
     borders = [q for q in sorted(reads) if not any(first < q <= last for first, last in spans.values())]
     begun_before = not borders or any(first < borders[0] for first, _ in spans.values())
@@ -132,16 +134,6 @@ def _era(
 
 def _within(quorum_id: int, start: int, end: int | None) -> bool:
     return quorum_id >= start and (end is None or quorum_id < end)
-
-
-def _quorum_spans(evidence: Evidence) -> Mapping[Life, tuple[int, int]]:
-    """The first and the last quorum of each life that met one."""
-    found: dict[Life, tuple[int, int]] = {}
-    for quorum_id, present in lives_by_quorum(evidence).items():
-        for one in present if quorum_id != NO_QUORUM else ():
-            first, last = found.get(one, (quorum_id, quorum_id))
-            found[one] = min(first, quorum_id), max(last, quorum_id)
-    return found
 
 
 def _reads_by_first_quorum(

@@ -2,22 +2,24 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from statistics import fmean, median
 
 from replica.ledger import EventKind, LedgerLine, Outcome
+from train.evidence.blows import Blow, find_blows
 from train.evidence.eras import Eras
 from train.evidence.files import Event, Evidence
 from train.evidence.history import (
-    NO_QUORUM,
+    Life,
     commits,
     commits_by_attempt,
+    commits_by_life,
     commits_by_step,
-    group_numbers,
     is_death,
     is_exact,
     life,
+    life_of,
     life_starts,
     quorum,
     rounds_by_attempt,
@@ -122,58 +124,53 @@ def saves(evidence: Evidence) -> tuple[list[float], list[float]]:
 
 
 def survivor_stalls_s(evidence: Evidence) -> list[float | None]:
-    """For each kill of a group: seconds that the others waited for a commit, less a typical step.
+    """For each blow: seconds that the others waited for a commit, less a typical step.
 
-    The attempt under way at the kill may still commit, and the wait comes after it: so all waits
+    The attempt under way at a kill may still commit, and the wait comes after it: so all waits
     count, from the kill to the first commit in a quorum of later id than the victim's, and the
-    longest is taken. In the order of `evidence.deaths`; None for kills after which no other life that
-    had begun before committed any more.
+    longest is taken. Of a death that only others saw, it is the time between the last commit of one
+    of them in the victim's last quorum, or before, and its next one. In the order of `find_blows`; None
+    for the Lighthouse, and where no other life that had begun before committed any more.
     """
     done = sorted(commits(evidence.lines), key=lambda line: line.t)
-    begun = life_starts(evidence)
-    typical = median(line.seconds.total for line in done) if done else 0.0
+    typical_s = median(line.seconds.total for line in done) if done else 0.0
     stalls: list[float | None] = []
-    for kill, quorum_id in zip(evidence.deaths, _quorums_at_deaths(evidence), strict=True):
-        later = (
-            line
-            for line in done[bisect_right(done, kill.t, key=lambda line: line.t) :]
-            if line.group != kill.group and begun.get(life(line), kill.t) <= kill.t
-        )
-        waits = _waits_s(later, kill.t, quorum_id)
-        stalls.append(max(0.0, max(waits) - typical) if waits else None)
+    for blow in find_blows(evidence):
+        wait_s = None
+        if blow.witnesses:
+            wait_s = _seen_wait_s(blow, commits_by_life(evidence))
+        elif blow.is_death:
+            wait_s = max(_waits_s(blow, done, life_starts(evidence)), default=None)
+        stalls.append(None if wait_s is None else max(0.0, wait_s - typical_s))
     return stalls
 
 
-def _waits_s(later: Iterable[LedgerLine], since: float, quorum_id: int) -> list[float]:
-    """Seconds between the first commits of steps after `since`, up to one in a later quorum."""
-    waits: list[float] = []
-    step = None
-    for line in later:
+def _waits_s(kill: Blow, done: Sequence[LedgerLine], begun: Mapping[Life, float]) -> Iterator[float]:
+    """Seconds between the first commits of steps after the kill, up to one in a later quorum.
+
+    done: all commits, in order of time. begun: when each life did.
+    """
+    since, step = kill.t, None
+    for index in range(bisect_right(done, kill.t, key=lambda line: line.t), len(done)):
+        line = done[index]
+        if line.group == kill.group or begun.get(life(line), kill.t) > kill.t:
+            continue
         if line.step != step:
-            waits.append(line.t - since)
+            yield line.t - since
             since, step = line.t, line.step
-        if quorum(line) > quorum_id:
-            break
-    return waits
+        if quorum(line) > kill.quorum_id:
+            return
 
 
-def _quorums_at_deaths(evidence: Evidence) -> list[int]:
-    """The last quorum id that each victim is known to have been in, NO_QUORUM without any."""
-    met: dict[int, list[tuple[float, int]]] = defaultdict(list)
-    for event in evidence.of(EventKind.QUORUM):
-        for group in group_numbers(event.values["participants"]):
-            met[group].append((event.t, event.integer("quorum_id") or 0))
-    for line in evidence.lines:
-        for group in line.participants:
-            met[group].append((line.t, quorum(line)))
-    return [
-        max((q for t, q in met.get(_group_of(kill), ()) if t <= kill.t), default=NO_QUORUM)
-        for kill in evidence.deaths
-    ]
-
-
-def _group_of(kill: Event) -> int:
-    return -1 if kill.group is None else kill.group
+def _seen_wait_s(death: Blow, done: Mapping[Life, Sequence[LedgerLine]]) -> float | None:
+    """Seconds until the first of those who saw a death had committed again; done: commits of each life."""
+    waits = []
+    for witness in death.witnesses:
+        own = done.get(life_of(witness), ())
+        after = bisect_right(own, death.quorum_id, key=quorum)
+        if after < len(own):
+            waits.append(own[after].t - (own[after - 1].t if after > 0 else witness.t))
+    return min(waits, default=None)
 
 
 def disasters_s(evidence: Evidence, eras: Eras) -> list[float]:
@@ -189,22 +186,44 @@ def disasters_s(evidence: Evidence, eras: Eras) -> list[float]:
 
 
 def rejoins_s(evidence: Evidence, eras: Eras) -> list[float | None]:
-    """For each kill of a group: seconds to its next commit in a new life, where there was one.
+    """For each blow to a group: seconds to its next commit in a new life, where there was one.
 
-    In the order of `evidence.deaths`; None where there was none, and for kills that were part of a
-    disaster.
+    Of a death that only others saw, it counts from there to their own commit of the same attempt. In the
+    order of `find_blows`; None for the Lighthouse, for groups that did not come back, and for blows that
+    were part of a disaster.
     """
-    begun = life_starts(evidence)
+    by_quorum = {
+        group: [(quorum(line), line) for line in commits(lines)] for group, lines in evidence.ledgers.items()
+    }
+    by_start = _first_commits_by_start(evidence)
     waits: list[float | None] = []
-    for kill, quorum_id in zip(evidence.deaths, _quorums_at_deaths(evidence), strict=True):
-        lines, era = evidence.ledgers.get(_group_of(kill), ()), eras.at(quorum_id)
-        back = [
-            line.t - kill.t
-            for line in commits(lines)
-            if begun.get(life(line), line.t) > kill.t and eras.of(line) is era
-        ]
-        waits.append(min(back, default=None))
+    for blow in find_blows(evidence):
+        known: Mapping[int, Sequence[tuple[float, LedgerLine]]] = by_quorum if blow.witnesses else by_start
+        own = known.get(_group_of(blow), ())
+        after = bisect_right(own, blow.quorum_id if blow.witnesses else blow.t, key=lambda one: one[0])
+        back = own[after][1] if after < len(own) else None
+        is_back = back is not None and eras.of(back) is eras.at(blow.quorum_id)
+        waits.append(_until_back_s(evidence, blow, back) if back is not None and is_back else None)
     return waits
+
+
+def _first_commits_by_start(evidence: Evidence) -> Mapping[int, list[tuple[float, LedgerLine]]]:
+    """By group: when each life began, in order, and the first line that it committed."""
+    found: dict[int, list[tuple[float, LedgerLine]]] = defaultdict(list)
+    for one, (line, *_) in commits_by_life(evidence).items():
+        found[line.group].append((life_starts(evidence).get(one, line.t), line))
+    for starts in found.values():
+        starts.sort(key=lambda start: start[0])
+    return found
+
+
+def _until_back_s(evidence: Evidence, blow: Blow, back: LedgerLine) -> float:
+    """Seconds from a blow to the victim's first commit after it, by the clock of one who saw both."""
+    together = {life(line): line.t for line in commits_by_attempt(evidence)[back.step, quorum(back)]}
+    for witness in blow.witnesses:
+        if life_of(witness) in together:
+            return together[life_of(witness)] - witness.t
+    return max(0.0, back.t - blow.t)
 
 
 def heals(evidence: Evidence) -> list[tuple[float, float]]:
@@ -227,29 +246,52 @@ def heal_mb_per_s(evidence: Evidence) -> float | None:
 def breadth_mean(evidence: Evidence) -> float | None:
     """Mean share of the groups alive that took part, over committed attempts.
 
-    A group is alive from the first sign of a life of it to its death. It takes part when it is in
-    the quorum.
+    A group is alive from the first sign of a life of it to its death; where only others saw that, it is
+    dead in the quorum in which they missed it. It takes part when it is in the quorum.
     """
-    events = sorted(evidence.events, key=lambda event: event.t)
-    alive: set[int] = set()
+    attempts = sorted(commits_by_attempt(evidence).items(), key=lambda item: item[0][::-1])
+    alive = _Alive(evidence)
     shares: list[float] = []
-    index = 0
-    attempts = [lines[0] for lines in commits_by_attempt(evidence).values()]
-    for line in sorted(attempts, key=lambda line: line.t):
-        while index < len(events) and events[index].t <= line.t:
-            _live_or_die(alive, events[index])
-            index += 1
+    for (_, quorum_id), (line, *_) in attempts:
         present = set(line.participants)
-        shares.append(len(present) / max(1, len(present | alive)))
+        shares.append(len(present) / max(1, len(present | alive.at(quorum_id, line.t))))
     return round(fmean(shares), 4) if shares else None
 
 
-def _live_or_die(alive: set[int], event: Event) -> None:
-    if event.kind is EventKind.JOB_STARTED:
-        alive.clear()
-    if event.group is None:
-        return
-    if is_death(event):
-        alive.discard(event.group)
-    elif event.kind is EventKind.GROUP_STARTED:
-        alive.add(event.group)
+class _Alive:
+    """Which groups live, as quorum by quorum goes by."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        kinds = (EventKind.JOB_STARTED, EventKind.GROUP_STARTED)
+        told = (event for event in evidence.events if event.kind in kinds or is_death(event))
+        self._told = sorted(told, key=lambda event: event.t)
+        seen = [blow for blow in find_blows(evidence) if blow.witnesses]
+        self._seen = sorted(seen, key=lambda blow: blow.missed_in)
+        self._groups: set[int] = set()
+        self._over: set[Life | None] = set()
+        self._told_index = self._seen_index = 0
+
+    def at(self, quorum_id: int, t: float) -> set[int]:
+        """The groups alive at a commit; asked for quorum ids that never fall."""
+        while self._told_index < len(self._told) and self._told[self._told_index].t <= t:
+            self._take(self._told[self._told_index])
+            self._told_index += 1
+        while self._seen_index < len(self._seen) and self._seen[self._seen_index].missed_in <= quorum_id:
+            death = self._seen[self._seen_index]
+            self._groups.discard(_group_of(death))
+            self._over.add(death.life)
+            self._seen_index += 1
+        return self._groups
+
+    def _take(self, event: Event) -> None:
+        if event.kind is EventKind.JOB_STARTED:
+            self._groups.clear()
+        elif event.kind is EventKind.GROUP_STARTED:
+            if event.group is not None and life_of(event) not in self._over:
+                self._groups.add(event.group)
+        elif event.group is not None:
+            self._groups.discard(event.group)
+
+
+def _group_of(blow: Blow) -> int:
+    return -1 if blow.group is None else blow.group

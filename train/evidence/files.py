@@ -6,10 +6,12 @@ that cannot be read anywhere else is never skipped in silence: it is kept as `Da
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from sys import intern
 from typing import Any, TypeVar
 
 from replica.errors import UserError
@@ -30,7 +32,7 @@ class Damage:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """One line of the event log. `t` is seconds since the epoch; `values` all fields but t and kind."""
 
@@ -60,7 +62,7 @@ class Event:
         return float(value) if isinstance(value, int | float) else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RoundDone:
     """A group finished a round. The hash covers what all its ranks were fed; None where untold."""
 
@@ -89,12 +91,16 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that a run wrote down: ledgers by group, events and damage, each in the order of its file."""
+    """All that a run wrote down: ledgers by group, events and damage, each in the order of its file.
+
+    derived: what `train.evidence.history.remembered` keeps of it.
+    """
 
     out: Path
     ledgers: Mapping[int, tuple[LedgerLine, ...]]
     events: tuple[Event, ...]
     damage: tuple[Damage, ...] = ()
+    derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def lines(self) -> tuple[LedgerLine, ...]:
@@ -119,7 +125,16 @@ class Evidence:
 
     def of(self, *kinds: EventKind) -> tuple[Event, ...]:
         """The events of these kinds, in the order of the file."""
+        if len(kinds) == 1:
+            return self._by_kind.get(kinds[0], ())
         return tuple(event for event in self.events if event.kind in kinds)
+
+    @cached_property
+    def _by_kind(self) -> Mapping[EventKind, tuple[Event, ...]]:
+        found: dict[EventKind, list[Event]] = defaultdict(list)
+        for event in self.events:
+            found[event.kind].append(event)
+        return {kind: tuple(events) for kind, events in found.items()}
 
 
 def read_evidence(out: Path) -> Evidence:
@@ -199,7 +214,8 @@ def _event(raw: Mapping[str, Any]) -> Event:
     missing = {"t", *EVENT_FIELDS[kind]} - raw.keys()
     if missing:
         raise ValueError(f"event {kind} lacks {', '.join(sorted(missing))}")
-    values = {name: value for name, value in raw.items() if name not in ("t", "kind")}
+    # Millions of events share the names of their fields.
+    values = {intern(name): value for name, value in raw.items() if name not in ("t", "kind")}
     t = raw["t"]
     if isinstance(t, bool) or not isinstance(t, int | float):
         raise ValueError(f"t of event {kind} is not a number")

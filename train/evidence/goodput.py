@@ -2,15 +2,16 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from replica.goodput import Cause
-from replica.ledger import EventKind, LedgerLine
+from replica.ledger import LedgerLine
 from train.evidence import figures
+from train.evidence.blows import Blow, find_blows
 from train.evidence.eras import Eras
-from train.evidence.files import Event, Evidence
+from train.evidence.files import Evidence
 from train.evidence.history import NO_QUORUM, commits, commits_by_attempt, quorum
 from train.evidence.timeline import Interval, Timeline
 
@@ -25,7 +26,8 @@ def goodput(evidence: Evidence, timeline: Timeline) -> dict[str, Any]:
     `ratio` is the share of productive compute, `lost_s_by_cause` all the rest. With the productive
     seconds it makes up `whole_s`: wall time times groups. `by_group` holds the same for each group, and
     `by_kill` what each kill cost. `accounted` is how much of `whole_s` the evidence claims: more
-    than 1 where attempts of a group overlap.
+    than 1 where attempts of a group overlap. `untold_s` is what no line tells of between a life's first
+    attempt and its last; it counts as waiting for a quorum.
     """
     table = {group: _by_cause(intervals) for group, intervals in timeline.groups.items()}
     seconds = _by_cause(timeline.intervals)
@@ -38,6 +40,7 @@ def goodput(evidence: Evidence, timeline: Timeline) -> dict[str, Any]:
         "productive_s": round(seconds[Cause.PRODUCTIVE], 3),
         "whole_s": round(whole_s, 3),
         "accounted": round(1 + timeline.overlap_s / whole_s, 4) if whole_s > 0 else None,
+        "untold_s": round(timeline.untold_s, 3),
         "by_group": {str(group): _rounded(causes) for group, causes in table.items()},
         "by_kill": by_kill(evidence, timeline),
     }
@@ -63,52 +66,69 @@ def _rounded(seconds: Mapping[Cause, float]) -> dict[str, float]:
 
 
 def by_kill(evidence: Evidence, timeline: Timeline) -> list[dict[str, Any]]:
-    """For each kill: `t` in seconds since the start of the run, what was hit, and the seconds lost to it.
+    """For each kill, and each death that only others saw: `t` in seconds since the start of the run, what
+    was hit, and the seconds lost to it.
 
-    From its last commit before the kill to the first one of an attempt that it began after it, the
+    From its last commit before the blow to the first one of an attempt that it began after it, the
     victim loses all but productive time, sums and saves; the others lose the attempts that ended and
-    the way to a new quorum. Where kills follow each other closely, a second counts for the first.
+    the way to a new quorum. Where blows follow each other closely, a second counts for the first.
     """
     done = {group: commits(lines) for group, lines in evidence.ledgers.items()}
-    kills = sorted(evidence.of(EventKind.KILL), key=lambda kill: kill.t)
+    blows = find_blows(evidence)
     counted: dict[int, float] = defaultdict(lambda: timeline.begin_t)
     found = []
-    for index, kill in enumerate(kills):
-        again = {each.group: each.t for each in reversed(kills[index + 1 :]) if each in evidence.deaths}
+    for blow, again in zip(blows, _next_deaths(blows), strict=True):
         lost: dict[int, Mapping[Cause, float]] = {}
         for group in timeline.groups:
-            is_victim = kill in evidence.deaths and group == kill.group
-            begin_t, end_t = _reach(kill, done.get(group, []), timeline, is_victim=is_victim)
+            is_victim = group == blow.group
+            begin_t, end_t = _reach(blow, done.get(group, []), timeline, is_victim=is_victim)
             end_t = min(end_t, again.get(group, end_t))
             causes = VICTIM_LOSES if is_victim else SURVIVORS_LOSE
             lost[group] = _by_cause(timeline.of(group, max(begin_t, counted[group]), end_t), causes)
             counted[group] = max(counted[group], end_t)
-        found.append(_row(kill, lost, timeline))
+        found.append(_row(blow, lost, timeline))
     return found
 
 
+def _next_deaths(blows: Sequence[Blow]) -> Iterator[Mapping[int | None, float]]:
+    """For each blow: when each group dies next after it."""
+    again: dict[int | None, float] = {}
+    found = []
+    for blow in reversed(blows):
+        found.append(dict(again))
+        if blow.is_death:
+            again[blow.group] = blow.t
+    return reversed(found)
+
+
 def _reach(
-    kill: Event, done: Sequence[LedgerLine], timeline: Timeline, *, is_victim: bool
+    blow: Blow, done: Sequence[LedgerLine], timeline: Timeline, *, is_victim: bool
 ) -> tuple[float, float]:
-    """For a group with these commits: from when until when a kill can have cost it time."""
-    before = bisect_right(done, kill.t, key=lambda line: line.t)
-    after = bisect_right(done, kill.t, key=lambda line: line.t - line.seconds.total)
-    begin_t = timeline.begin_t if is_victim else kill.t
+    """For a group with these commits: from when until when a blow can have cost it time."""
+    if blow.witnesses:
+        before = after = bisect_right(done, blow.quorum_id, key=quorum)
+    else:
+        before = bisect_right(done, blow.t, key=lambda line: line.t)
+        after = bisect_right(done, blow.t, key=lambda line: line.t - line.seconds.total)
+    begin_t = timeline.begin_t if is_victim else blow.t
     return (
         done[before - 1].t if before > 0 else begin_t,
         done[after].t if after < len(done) else timeline.end_t,
     )
 
 
-def _row(kill: Event, lost: Mapping[int, Mapping[Cause, float]], timeline: Timeline) -> dict[str, Any]:
-    """What is told of one kill; lost: by group and cause, in seconds."""
+def _row(blow: Blow, lost: Mapping[int, Mapping[Cause, float]], timeline: Timeline) -> dict[str, Any]:
+    """What is told of one blow; lost: by group and cause, in seconds."""
     by_group = {group: sum(seconds.values()) for group, seconds in lost.items()}
     whole_s = sum(by_group.values())
-    victim_s = by_group.get(kill.group, 0.0) if kill.group is not None else 0.0
+    victim_s = by_group.get(blow.group, 0.0) if blow.group is not None else 0.0
     causes = {cause: sum(seconds.get(cause, 0.0) for seconds in lost.values()) for cause in Cause}
     return {
-        "t": round(kill.t - timeline.begin_t, 3),
-        **{name: kill.values[name] for name in ("target", "group", "rank", "step")},
+        "t": round(blow.t - timeline.begin_t, 3),
+        "target": blow.target,
+        "group": blow.group,
+        "rank": blow.rank,
+        "step": blow.step,
         "lost_s": round(whole_s, 3),
         "victim_s": round(victim_s, 3),
         "others_s": round(whole_s - victim_s, 3),
@@ -119,13 +139,14 @@ def _row(kill: Event, lost: Mapping[int, Mapping[Cause, float]], timeline: Timel
 def measures(evidence: Evidence, eras: Eras) -> dict[str, float | None]:
     """The four measures by which fault-tolerant training is published, side by side.
 
-    `discarded_steps_per_kill`: attempts whose work was thrown away, for each kill. `committed_of_attempted`:
+    `discarded_steps_per_kill`: attempts whose work was thrown away, for each kill, and each death that
+    only others saw. `committed_of_attempted`:
     the share of attempts (a step under one quorum) that were committed. `token_rate_of_fault_free`:
     steps, all of which have the same tokens, that counted in the end for each second between the first
     and the last commit, against the rate of `fault_free_step_s`. `breadth_mean`: the mean share of the
     living groups that took part. Each is None where the evidence cannot tell.
     """
-    kills = len(evidence.of(EventKind.KILL))
+    kills = len(find_blows(evidence))
     attempts = {(line.step, quorum(line)) for line in evidence.lines if quorum(line) != NO_QUORUM}
     committed = [attempt for attempt in commits_by_attempt(evidence) if attempt in attempts]
     undisturbed_s = fault_free_step_s(evidence)

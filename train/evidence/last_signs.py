@@ -1,23 +1,25 @@
 """What is known last of each group: how it ended, how far it had come, what it was doing; pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from replica.ledger import EventKind, KillTarget, LedgerLine, Outcome, Reason
+from train.evidence.blows import Blow, find_blows
 from train.evidence.files import Event, Evidence
-from train.evidence.history import group_numbers
 
 
 class Ending(StrEnum):
     """How a group's last life ended, as far as anybody wrote it down.
 
+    LEFT: it ended on purpose, as after FINISHED, and before the job was done.
     UNTOLD: nothing tells of an end, so that it still runs, or was killed together with whoever would
     have told. STARTING: the same of a group that was launched and had not come up.
     """
 
     FINISHED = "finished"
+    LEFT = "left"
     KILLED = "killed"
     EXITED = "exited"
     EVICTED = "evicted"
@@ -36,6 +38,7 @@ _ENDS: Mapping[EventKind, Ending] = {
 }
 _SAID: Mapping[Ending, str] = {
     Ending.FINISHED: "finished",
+    Ending.LEFT: "left",
     Ending.KILLED: "killed",
     Ending.EVICTED: "counted out",
     Ending.PAUSED: "paused for good",
@@ -59,11 +62,21 @@ def last_signs(evidence: Evidence) -> list[dict[str, Any]]:
     for sign in sorted(signs, key=lambda sign: sign.t):
         if sign.group in lives:
             lives[sign.group].take(sign)
-        if isinstance(sign, Event) and sign.kind is EventKind.DEATH_SEEN:
-            for group in group_numbers(sign.values["dead"]):
-                if group in lives and group != sign.group:
-                    lives[group].seen_dead(sign)
+    for blow in find_blows(evidence):
+        if blow.life is not None and blow.life[0] in lives:
+            lives[blow.life[0]].seen_dead(blow)
+    goal = _goal(evidence, lives.values())
+    for life in lives.values():
+        life.leave_before(goal)
     return [_row(group, life, begin_t) for group, life in lives.items()]
+
+
+def _goal(evidence: Evidence, lives: Collection["_Life"]) -> int:
+    """The number of steps at which the job is done: as it was told, or else as far as anybody came."""
+    told = [event.integer("steps") for event in evidence.of(EventKind.JOB_STARTED)]
+    if told and told[-1] is not None:
+        return told[-1]
+    return max((life.steps or 0 for life in lives), default=0)
 
 
 @dataclass(kw_only=True)
@@ -80,6 +93,7 @@ class _Life:
     began: Event | None = None
     rounds: set[int] = field(default_factory=set)
     ended_t: float | None = None
+    finished_at: int | None = None
 
     def take(self, sign: Event | LedgerLine) -> None:
         """Takes in the next thing that is on record of the group."""
@@ -94,10 +108,19 @@ class _Life:
         else:
             self._event(sign)
 
-    def seen_dead(self, event: Event) -> None:
-        """Another group was told that this one is dead."""
-        if self.ending is Ending.UNTOLD:
-            self._end(Ending.SEEN_DEAD, event)
+    def seen_dead(self, death: Blow) -> None:
+        """Only others saw the death of a life of this group: of the present one, it may be."""
+        if self.ending is Ending.UNTOLD and death.life is not None and death.life[1] == self.incarnation:
+            self.ending, self.ended_t = Ending.SEEN_DEAD, max(death.t, self.t or death.t)
+
+    def leave_before(self, goal: int) -> None:
+        """The job is done after so many steps: a group that ended on purpose before only left.
+
+        One that has not begun any step came when the job was done, and was told so.
+        """
+        has_begun = self.committed is not None or self.tried is not None or self.began is not None
+        if self.ending is Ending.FINISHED and has_begun and (self.finished_at or 0) < goal:
+            self.ending = Ending.LEFT
 
     def _begin(self, incarnation: str | None) -> None:
         self.incarnation, self.ending, self.code, self.ended_t = incarnation, Ending.UNTOLD, None, None
@@ -132,6 +155,7 @@ class _Life:
         """What the group itself wrote down."""
         if event.kind is EventKind.FINISHED:
             self._end(Ending.FINISHED, event)
+            self.finished_at = event.integer("step")
         elif event.kind is EventKind.QUORUM:
             self.began = event
             self.rounds.clear()
@@ -154,7 +178,9 @@ def _row(group: int, life: _Life, begin_t: float) -> dict[str, Any]:
 
 
 def _sentence(life: _Life, begin_t: float) -> str:
-    end = f"ended with code {life.code}" if life.ending is Ending.EXITED else _SAID[life.ending]
+    end = _SAID.get(life.ending, f"ended with code {life.code}")
+    if life.ending is Ending.LEFT:
+        end += f" at step {life.finished_at},"
     if life.ended_t is not None:
         end += f" at {life.ended_t - begin_t:.1f} s"
     if life.ending is Ending.FINISHED:

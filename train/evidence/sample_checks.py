@@ -1,5 +1,6 @@
 """Judge the rounds of a run: every sample of a committed step was computed, and exactly once."""
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -7,6 +8,7 @@ from itertools import pairwise
 from replica.ledger import EventKind, LedgerLine, Outcome
 from train.evidence.eras import Era, Eras
 from train.evidence.files import Evidence, RoundDone
+from train.evidence.gaps import find_gaps
 from train.evidence.history import (
     Attempt,
     Life,
@@ -76,10 +78,10 @@ def _samples_lost(evidence: Evidence) -> Iterator[Violation]:
     runs: dict[tuple[int, int, int], list[RoundDone]] = defaultdict(list)
     for done in evidence.rounds_done:
         runs[done.step, done.round, done.group].append(done)
-    tries, present = _tries(evidence), lives_by_quorum(evidence)
+    tries, present, unknown = _tries(evidence), lives_by_quorum(evidence), find_gaps(evidence).all
     for (step, quorum_id), lines in commits_by_attempt(evidence).items():
         for number, group in sorted({pair for line in lines for pair in line.rounds}):
-            if not any(
+            if group not in unknown and not any(
                 life(run) in present[quorum_id]
                 and run.quorum_id in _kept_quorums(tries[life(run), step], quorum_id)
                 for run in runs[step, number, group]
@@ -151,11 +153,14 @@ def _rounds_recomputed(evidence: Evidence) -> Iterator[Violation]:
         places[done.step, done.round].append(done)
         quorums[done.step].add(done.quorum_id)
     present, by_life = lives_by_quorum(evidence), _lines_by_life(evidence)
+    unknown = find_gaps(evidence).all
     for (step, number), dones in sorted(places.items()):
         for held, again in pairwise(sorted(dones, key=lambda done: done.quorum_id)):
             between = [q for q in quorums[step] if held.quorum_id < q <= again.quorum_id]
             was_there = all(life(held) in present[q] for q in between)
-            if between and was_there and not _gave_up(by_life[life(held)], held, again.quorum_id):
+            if held.group in unknown or not between or not was_there:
+                continue
+            if not _gave_up(by_life[life(held)], held, again.quorum_id):
                 yield Violation(
                     kind=ViolationKind.ROUND_RECOMPUTED,
                     text=f"group {again.group} computed round {number} of step {step} again, "
@@ -173,8 +178,9 @@ def _lines_by_life(evidence: Evidence) -> Mapping[Life, list[LedgerLine]]:
     return found
 
 
-def _gave_up(lines: Iterable[LedgerLine], held: RoundDone, until: int) -> bool:
+def _gave_up(lines: Sequence[LedgerLine], held: RoundDone, until: int) -> bool:
     """Whether a life, by its lines, no longer had the round that it held when quorum `until` began."""
+    first, after = bisect_left(lines, held.quorum_id, key=quorum), bisect_right(lines, until, key=quorum)
     return any(
         (line.healed_from is not None and line.step > held.step and held.quorum_id < quorum(line) <= until)
         or (
@@ -182,7 +188,7 @@ def _gave_up(lines: Iterable[LedgerLine], held: RoundDone, until: int) -> bool:
             and line.step == held.step
             and held.quorum_id <= quorum(line) < until
         )
-        for line in lines
+        for line in lines[first:after]
     )
 
 

@@ -8,8 +8,9 @@ How each second gets its cause:
 - An attempt's line tells its phases. `replica.goodput.cause_of` gives each a cause, by what came of the
   attempt. What no line tells of, while a group lives, was QUORUM.
 - A life ends with a kill, an eviction, the end of its launcher, a pause after which it wrote nothing, or
-  the word of others that it died. What it did since its last line is ENDED_ATTEMPT. Then it is DETECTION
-  until it is launched again; if it never is, NOT_PROVISIONED from the end of its launcher on.
+  the word of others that it died, though not before its last line or event: hosts' clocks differ. What it
+  did since its last line is ENDED_ATTEMPT. Then it is DETECTION until it is launched again; if it never
+  is, NOT_PROVISIONED from the end of its launcher on.
 - A life that is followed by another without such a sign ended with its last line or event.
 - From its `finished` on, and before its first launch, a group is NOT_PROVISIONED.
 """
@@ -22,9 +23,10 @@ from itertools import pairwise
 
 from replica.goodput import Cause, Doing, Fate, cause_of, fate_of
 from replica.ledger import EventKind, LedgerLine, Outcome
-from train.evidence.eras import Eras
+from train.evidence.blows import find_blows
+from train.evidence.eras import Eras, find_eras
 from train.evidence.files import Event, Evidence
-from train.evidence.history import group_numbers, is_death, life
+from train.evidence.history import Life, is_death, life, remembered
 
 # The order in which the phases of an attempt follow each other.
 PHASES = (
@@ -38,7 +40,7 @@ PHASES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
     """A time that a group spent on one thing, in seconds since the epoch. step: of the attempt, if any."""
 
@@ -53,18 +55,26 @@ class Interval:
         """How long it was."""
         return self.end_t - self.begin_t
 
+    def within(self, begin_t: float, end_t: float) -> "Interval":
+        """The part of it between two times."""
+        if begin_t <= self.begin_t and self.end_t <= end_t:
+            return self
+        return replace(self, begin_t=max(begin_t, self.begin_t), end_t=min(end_t, self.end_t))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
     """The intervals of each group, in order; groups that joined or left with their cluster cover a part.
 
     overlap_s: seconds of attempts that had to be cut, since they claim time that was spent already.
+    untold_s: seconds after the first attempt of a life of which no line tells; they count as QUORUM.
     """
 
     begin_t: float
     end_t: float
     groups: Mapping[int, tuple[Interval, ...]]
     overlap_s: float
+    untold_s: float
 
     @property
     def intervals(self) -> Iterator[Interval]:
@@ -75,28 +85,31 @@ class Timeline:
         """What lies between two times, cut to them."""
         intervals = self.groups.get(group, ())
         first = bisect_right(intervals, begin_t, key=lambda each: each.end_t)
-        for each in intervals[first:]:
-            if each.begin_t >= end_t:
+        for index in range(first, len(intervals)):
+            if intervals[index].begin_t >= end_t:
                 return
-            begin, end = max(begin_t, each.begin_t), min(end_t, each.end_t)
-            yield replace(each, begin_t=begin, end_t=end)
+            yield intervals[index].within(begin_t, end_t)
 
 
-def find_timeline(evidence: Evidence, eras: Eras) -> Timeline:
+@remembered
+def find_timeline(evidence: Evidence) -> Timeline:
     """The timeline of a run, from the first thing written down to the last."""
+    eras = find_eras(evidence)
     times = [event.t for event in evidence.events] + [line.t for line in evidence.lines]
     begin_t, end_t = min(times, default=0.0), max(times, default=0.0)
     spans = _spans(evidence, begin_t, end_t)
     members = sorted(set().union(*(present for _, _, present in spans)))
-    events = _events_by_group(evidence, members)
+    events, deaths = _events_by_group(evidence, members), _seen_deaths(evidence)
     groups: dict[int, tuple[Interval, ...]] = {}
-    overlap_s = 0.0
+    overlap_s = untold_s = 0.0
     for group in members:
-        walk = _Walk(group, evidence.ledgers.get(group, ()), events[group], eras, begin_t)
+        signs: list[Event | LedgerLine] = [*evidence.ledgers.get(group, ()), *events[group]]
+        walk = _Walk(group, signs, deaths, eras, begin_t)
         own = _joined([(begin, end) for begin, end, present in spans if group in present])
         groups[group] = tuple(_cut(walk.to(end_t), own))
         overlap_s += walk.overlap_s
-    return Timeline(begin_t=begin_t, end_t=end_t, groups=groups, overlap_s=overlap_s)
+        untold_s += walk.untold_s
+    return Timeline(begin_t=begin_t, end_t=end_t, groups=groups, overlap_s=overlap_s, untold_s=untold_s)
 
 
 def _spans(evidence: Evidence, begin_t: float, end_t: float) -> list[tuple[float, float, frozenset[int]]]:
@@ -128,9 +141,8 @@ def _joined(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def _cut(intervals: Sequence[Interval], spans: Sequence[tuple[float, float]]) -> Iterator[Interval]:
     for begin_t, end_t in spans:
         for each in intervals:
-            begin, end = max(begin_t, each.begin_t), min(end_t, each.end_t)
-            if end > begin:
-                yield replace(each, begin_t=begin, end_t=end)
+            if each.end_t > begin_t and each.begin_t < end_t:
+                yield each.within(begin_t, end_t)
 
 
 def fates(ledger: Sequence[LedgerLine], eras: Eras) -> list[Fate]:
@@ -151,14 +163,32 @@ def fates(ledger: Sequence[LedgerLine], eras: Eras) -> list[Fate]:
     return found[::-1]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SeenDead:
+    """Others have seen that a life is over."""
+
+    t: float
+    incarnation: str
+
+
+def _seen_deaths(evidence: Evidence) -> Mapping[Life, float]:
+    """When others saw the end of each life of which only they tell."""
+    return {blow.life: blow.t for blow in find_blows(evidence) if blow.life is not None}
+
+
 class _Walk:
     """Walks through what is on record of one group, and lays out what it did."""
 
     def __init__(
-        self, group: int, ledger: Sequence[LedgerLine], events: Sequence[Event], eras: Eras, begin_t: float
+        self,
+        group: int,
+        signs: Sequence[Event | LedgerLine],
+        deaths: Mapping[Life, float],
+        eras: Eras,
+        begin_t: float,
     ) -> None:
-        """events: all that say something of this group, in order of time."""
-        self.overlap_s = 0.0
+        """signs: all that say something of this group. deaths: when others saw a life end."""
+        self.overlap_s = self.untold_s = 0.0
         self._group = group
         self._at = begin_t
         self._found: list[Interval] = []
@@ -170,24 +200,30 @@ class _Walk:
         self._trying_t: float | None = None
         # Since when the group has been gone for good, should it not come back.
         self._gone_t = begin_t
+        ledger = [sign for sign in signs if isinstance(sign, LedgerLine)]
         self._fates = dict(zip(map(id, ledger), fates(ledger, eras), strict=True))
         self._lines: dict[str, list[LedgerLine]] = defaultdict(list)
         for line in ledger:
             self._lines[line.incarnation].append(line)
-        self._last_sign: dict[str, float] = {}
-        signs: list[Event | LedgerLine] = [*ledger, *events]
-        self._signs = sorted(signs, key=lambda sign: sign.t)
-        for sign in self._signs:
-            if sign.group == group and sign.incarnation is not None:
-                self._last_sign[sign.incarnation] = sign.t
+        by_time = sorted(signs, key=lambda sign: sign.t)
+        self._last_sign = {sign.incarnation: sign.t for sign in by_time if sign.incarnation is not None}
+        # At one moment a life's own signs come before its death.
+        dead = (
+            _SeenDead(t=max(deaths[group, one], t), incarnation=one)
+            for one, t in self._last_sign.items()
+            if (group, one) in deaths
+        )
+        self._signs = sorted([*by_time, *dead], key=lambda sign: sign.t)
 
     def to(self, end_t: float) -> list[Interval]:
         """Everything up to this time."""
         for sign in self._signs:
             if isinstance(sign, LedgerLine):
                 self._take_line(sign)
-            else:
+            elif isinstance(sign, Event):
                 self._take_event(sign)
+            elif sign.incarnation == self._life:
+                self._die(sign.t)
         if self._life is not None:
             self._die(end_t)
         if self._idle is Cause.DETECTION:
@@ -217,9 +253,6 @@ class _Walk:
         elif kind is EventKind.GROUP_PAUSED:
             if self._is_last(t):
                 self._end(t, exited=False)
-        elif kind is EventKind.DEATH_SEEN:
-            if event.group != self._group and self._is_last(t):
-                self._end(t, exited=True)
         elif kind is EventKind.JOB_STARTED:
             self._lose_track()
         elif kind is EventKind.GROUP_LAUNCHED:
@@ -296,10 +329,12 @@ class _Walk:
         if self._trying_t == self._at:  # right after the attempt before
             self._fill(min(begun_t, until_t, self._at + seconds.save), Cause.SAVE)
             self._fill(min(begun_t, until_t, self._at + seconds.script), Cause.PRODUCTIVE)
+            self.untold_s += max(0.0, min(begun_t, until_t) - self._at)
         self._fill(min(begun_t, until_t), Cause.QUORUM)
         if self._found and begun_t < until_t:
             self.overlap_s += max(0.0, self._at - begun_t)
         untold_s = max(0.0, seconds.total - sum(getattr(seconds, phase) for phase in PHASES))
+        self.untold_s += untold_s
         end_t = begun_t + untold_s
         for phase in PHASES:
             end_t += getattr(seconds, phase)
@@ -308,14 +343,11 @@ class _Walk:
 
 
 def _events_by_group(evidence: Evidence, groups: Sequence[int]) -> Mapping[int, list[Event]]:
-    """The events that say something of what a group did, in order of time."""
+    """The events that say something of what a group did."""
     found: dict[int, list[Event]] = defaultdict(list)
-    for event in sorted(evidence.events, key=lambda event: event.t):
-        about = [] if event.group is None else [event.group]
-        if event.kind is EventKind.JOB_STARTED:
-            about = list(groups)
-        elif event.kind is EventKind.DEATH_SEEN:
-            about = sorted({*about, *group_numbers(event.values["dead"])})
+    for event in evidence.events:
+        about = groups if event.kind is EventKind.JOB_STARTED else [event.group]
         for group in about:
-            found[group].append(event)
+            if group is not None:
+                found[group].append(event)
     return found
