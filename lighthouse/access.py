@@ -10,9 +10,9 @@ import grpc
 
 from lighthouse.address import parse_host_port
 from lighthouse.challenge import credentials
-from lighthouse.channel import RefusedError, UnreachableError, error_of, open_channel
+from lighthouse.channel import LockedOutError, UnreachableError, error_of, open_channel
 from lighthouse.job_token import read_token
-from lighthouse.tls import Tls, TlsError, read_tls, why_not
+from lighthouse.tls import Tls, TlsError, read_tls, speaks_tls, why_not
 from protos import lighthouse_pb2 as pb
 
 SERVICE = "/headway.lighthouse.v1.LighthouseService/"
@@ -79,7 +79,7 @@ def entering(
             nonce = _challenge(channel, timeout_s, publish).nonce
         except grpc.RpcError as error:
             if access.tls is not None and (why := why_not(target, access.tls)) is not None:
-                raise RefusedError(f"no TLS with the Lighthouse at {target}: {why}") from None
+                raise LockedOutError(f"no TLS with the Lighthouse at {target}: {why}") from None
             if access.tls is not None or error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise error_of(target, error) from None
             nonce = b""  # the call itself will tell that this is not a Lighthouse of ours
@@ -101,13 +101,25 @@ def _tls_target(address: str, timeout_s: float, publish: Callable[[Any], None]) 
         try:
             port = _challenge(channel, timeout_s, publish).tls_port
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE and (why := wrong_port(address)) is not None:
+                raise LockedOutError(why) from None
             raise error_of(address, error) from None
     if not 0 < port < 65536:
-        raise RefusedError(
+        raise LockedOutError(
             f"the Lighthouse at {address} does not speak TLS: start it with --tls-cert and --tls-key, "
             "or give no --tls-ca here"
         )
     return str(replace(parse_host_port(address), port=port))
+
+
+def wrong_port(address: str) -> str | None:
+    """What to say where TLS is spoken at the address given for a Lighthouse; None where it is not.
+
+    Blocks at most some seconds.
+    """
+    if not speaks_tls(address):
+        return None
+    return f"TLS is spoken at {address}: give the Lighthouse's open port (29510), it tells where TLS is"
 
 
 def _challenge(channel: Any, timeout_s: float, publish: Callable[[Any], None]) -> pb.ChallengeResponse:

@@ -33,6 +33,10 @@ class RefusedError(LighthouseError):
     """The Lighthouse has answered, and refused."""
 
 
+class LockedOutError(RefusedError):
+    """It has refused since token or certificate do not fit: so it will until they do."""
+
+
 def open_channel(address: str, credentials: Any = None) -> Any:
     """A gRPC channel to `h:p`, to be closed by the caller. Connects when it is first used.
 
@@ -85,4 +89,5 @@ def error_of(address: str, error: grpc.RpcError) -> LighthouseError:
         return UnreachableError(f"no Lighthouse answers at {address} ({details}): is it running?")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return RefusedError(f"the server at {address} is not a Lighthouse of headway")
-    return RefusedError(f"the Lighthouse at {address} refuses: {details}")
+    kind = LockedOutError if code is grpc.StatusCode.UNAUTHENTICATED else RefusedError
+    return kind(f"the Lighthouse at {address} refuses: {details}")

@@ -35,6 +35,7 @@ from lighthouse.model import (
     Welcome,
     is_job_name,
 )
+from lighthouse.slot import SlotState
 from lighthouse.wire import cold_start_of, proposal_message
 from protos import lighthouse_pb2 as pb
 
@@ -54,6 +55,7 @@ __all__ = [
     "RoundTimes",
     "SaveOffer",
     "SavesFound",
+    "SlotState",
     "StartMode",
     "UnreachableError",
     "WatchStream",

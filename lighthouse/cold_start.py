@@ -18,10 +18,12 @@ from lighthouse.model import (
     ReplicaId,
     Restore,
     SaveOffer,
+    SavesFound,
     StartMode,
 )
 from lighthouse.quorum import Rules
 from lighthouse.quorum_book import QuorumBook
+from lighthouse.saves import Saved
 from lighthouse.situation import unheard
 from lighthouse.slot import Gone, Slot
 from lighthouse.table import Effects, Limits, Table
@@ -137,14 +139,17 @@ class ColdStarts:
         signs_s += [] if age_s is None else [age_s]
         return Whereabouts.UNSURE if min(signs_s, default=timeout_s) < timeout_s else Whereabouts.NOWHERE
 
-    def stranded(self, now_s: float) -> list[Slot]:
+    def stranded(self, now_s: float, newest: Saved | None) -> list[Slot]:
         """Groups that came to heal and have waited one heartbeat timeout with nobody left to heal from.
 
         Those that had the state died after these had started; started again, they are told of a save.
+        `newest` is the newest one known: who has a state, but was left behind, loses nothing by it.
         """
-        restore = self._book.record.restore
+        restore, saved_step = self._book.record.restore, 0 if newest is None else newest.step
         waiting = [
-            slot for slot in self._table.slots.values() if slot.calls and slot.lines and slot.step == 0
+            slot
+            for slot in self._table.slots.values()
+            if slot.calls and slot.lines and slot.step <= saved_step and self._is_behind(slot)
         ]
         coming = restore is not None and self._is_being_loaded(restore)
         gone = self._whereabouts(now_s) is Whereabouts.NOWHERE and now_s >= self._warm_until_s
@@ -155,12 +160,16 @@ class ColdStarts:
             self._stranded_since_s = now_s
         return waiting if now_s - self._stranded_since_s >= self._limits.heartbeat_timeout_s else []
 
+    def _is_behind(self, slot: Slot) -> bool:
+        """Whether it has no state, or one from which it may not go on."""
+        return slot.step == 0 or (slot.step < self._book.record.max_step and not self._book.holds(slot))
+
     # Who is told what.
 
     def propose(
-        self, id: ReplicaId, *, looked: bool, offer: SaveOffer | None, now_s: float
+        self, id: ReplicaId, found: SavesFound | None, now_s: float
     ) -> tuple[Outcome | Refusal, Effects]:
-        """A group asks how to start. `looked`: it has looked for saves, and `offer` is the newest.
+        """A group asks how to start. `found`: what it has seen, if it has looked for saves.
 
         The record of an Outcome must be on disk, and `recorded` called, before the answer is given.
         """
@@ -168,7 +177,7 @@ class ColdStarts:
         if not isinstance(slot, Slot):
             return slot, []
         effects = self._table.hear(slot, now_s)
-        return self._answer(slot, looked=looked, offer=offer, now_s=now_s), effects
+        return self._answer(slot, found, now_s), effects
 
     def _caller(self, id: ReplicaId, now_s: float) -> Slot | Outcome | Refusal:
         """The slot of an incarnation that asks, if it is attached; else what it is to be told."""
@@ -186,7 +195,7 @@ class ColdStarts:
             return Outcome(answer=NOT_ATTACHED_AGAIN)
         return Refusal.UNKNOWN
 
-    def _answer(self, slot: Slot, *, looked: bool, offer: SaveOffer | None, now_s: float) -> Outcome:
+    def _answer(self, slot: Slot, found: SavesFound | None, now_s: float) -> Outcome:
         record, slot.looks = self._book.record, False
         if record.finished_step is not None:
             return _say(ColdStart.FINISHED, f"step {record.finished_step} was the last")
@@ -196,24 +205,24 @@ class ColdStarts:
         if whereabouts is Whereabouts.UNSURE or now_s < self._warm_until_s:
             return _say(ColdStart.WAIT, "a group that has the state may live")
         if record.restore is not None and self._is_being_loaded(record.restore):
-            return self._restore(slot, record.restore.save)
-        if not looked:
+            return self._restore(slot, record.restore.save, found)
+        if found is None:
             slot.looks = True
             return _say(ColdStart.LOOK, "no group lives that has the state")
-        if offer is None:
-            return self._none_found(slot, "no complete save was found", now_s)
-        if self._is_forgotten(offer):
-            cause = f"{offer.name} is from before the job was forgotten, up to quorum {record.floor}"
-            return self._none_found(slot, cause, now_s)
-        return self._restore(slot, offer)
+        if found.offer is None:
+            return self._none_found(slot, "no complete save was found", found, now_s)
+        if self._is_forgotten(found.offer.quorum_id):
+            cause = f"{found.offer.name} is from before the job was forgotten, up to quorum {record.floor}"
+            return self._none_found(slot, cause, found, now_s)
+        return self._restore(slot, found.offer, found)
 
-    def _is_forgotten(self, offer: SaveOffer) -> bool:
-        """Whether the job was forgotten after this save was made.
+    def _is_forgotten(self, quorum_id: int) -> bool:
+        """Whether the job was forgotten after a save of this quorum was made.
 
-        Those of a job that trained without a Lighthouse have quorum id 0.
+        Those of a job that trained without a Lighthouse may have quorum id 0.
         """
         floor = self._book.record.floor
-        return floor > 0 and offer.quorum_id <= floor
+        return floor > 0 and quorum_id <= floor
 
     def _is_being_loaded(self, restore: Restore) -> bool:
         """Whether an incarnation is still attached that was told to load it, and may do so.
@@ -229,7 +238,7 @@ class ColdStarts:
             for key, digest in restore.told
         )
 
-    def _restore(self, slot: Slot, save: SaveOffer) -> Outcome:
+    def _restore(self, slot: Slot, save: SaveOffer, found: SavesFound | None) -> Outcome:
         self._book.amend_lineage()
         record, digest = self._book.record, digest_of(slot.id.text)
         assert isinstance(slot.id.key, int)
@@ -245,13 +254,18 @@ class ColdStarts:
         kept = tuple(told.items())[-self._limits.max_replicas :]
         changed = replace(
             record,
-            quorum_id=max(record.quorum_id, save.quorum_id) or self._book.unused_quorum_id,
+            quorum_id=self._above(save.quorum_id, found) or self._book.unused_quorum_id,
             max_step=save.step,
             members=(),
             tombs=record.tombs + tuple((each, Refusal.EVICTED) for each in self._displaced(save)),
             restore=Restore(save=save, told=kept),
         )
         return Outcome(answer=answer, record=changed)
+
+    def _above(self, quorum_id: int, found: SavesFound | None) -> int:
+        """The quorum id that the next one is to follow: no save that lies there may look newer than it."""
+        seen = 0 if found is None else found.highest_quorum_id
+        return max(self._book.record.quorum_id, quorum_id, seen)
 
     def _displaced(self, save: SaveOffer) -> list[str]:
         """Hashes of those that were told to load another save, and are gone or have not found it.
@@ -261,18 +275,30 @@ class ColdStarts:
         restore = self._book.record.restore
         return [] if restore is None or restore.save == save else [digest for _, digest in restore.told]
 
-    def _none_found(self, slot: Slot, cause: str, now_s: float) -> Outcome:
+    def _none_found(self, slot: Slot, cause: str, found: SavesFound, now_s: float) -> Outcome:
         record, empty_handed = self._book.record, self._empty_handed
         all_said = empty_handed.say(slot.id.key, now_s)
         others_look = self._others_look()
         if record.max_step == 0 and record.restore is None:
             # What was on record may be lost. But one that cannot see its store must not hold up all.
             if not others_look or empty_handed.waited_s(now_s) >= self._limits.look_timeout_s:
-                return _say(ColdStart.FRESH, f"no step is on record and {cause}")
+                return self._begin(cause, found)
         elif all_said and not others_look:
             return _say(ColdStart.LOST, f"step {record.max_step} is on record, nobody has it, and {cause}")
         seen = f"{len(self._empty_handed)} of {self._rules.expected_groups or 'any number of'} groups"
         return _say(ColdStart.WAIT, f"{cause}, and others may find one: {seen} have looked")
+
+    def _begin(self, cause: str, found: SavesFound) -> Outcome:
+        """No step is on record: start at step 0, unless what was on record may be lost with its saves."""
+        record, quorum_id = self._book.record, self._above(0, found)
+        said = _say(ColdStart.FRESH, f"no step is on record and {cause}")
+        if found.unusable and not self._is_forgotten(found.highest_quorum_id):
+            cause = "no step is on record, but there are saves, and none of them can be loaded"
+            said = _say(ColdStart.LOST, cause)
+        if quorum_id == record.quorum_id:
+            return said
+        # Also with LOST: to forget the job is to forget these saves.
+        return replace(said, record=replace(record, quorum_id=quorum_id))
 
     def _others_look(self) -> bool:
         """Whether others were told to look for saves, and have not answered."""
@@ -283,10 +309,9 @@ class ColdStarts:
     def recorded(self, id: ReplicaId, record: JobRecord, now_s: float) -> Effects:
         """The record of what this group is told is durable."""
         before, restore, slot = self._book.record.restore, record.restore, self._table.slots.get(id.key)
-        assert restore is not None
         if slot is not None:
             slot.looks = False
-        if before is not None and before.save == restore.save:
+        if restore is None or (before is not None and before.save == restore.save):
             self._book.journal.adopt(record, now_s)
             return []
         fields = {"step": restore.save.step, "save": restore.save.name, "group": id.key}

@@ -140,9 +140,9 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         str(defaults.state_dir),
         "what must outlive the server is kept here, or none",
     )
-    _add(
-        parser, "tls-bind", str, str(defaults.tls_bind), "where our own service is served over TLS, if it is"
-    )
+    # Without a default of its own, since it is not to be given where TLS is not spoken.
+    text = f"where our own service is served over TLS, with --tls-cert ({defaults.tls_bind})"
+    parser.add_argument("--tls-bind", "--tls_bind", metavar="TLS_BIND", help=text)
     add_access_arguments(parser)
 
 
@@ -170,9 +170,11 @@ def config_from(arguments: argparse.Namespace) -> LighthouseConfig:
     try:
         bind = parse_host_port(arguments.bind)
         http_bind = None if arguments.http_bind == "none" else parse_host_port(arguments.http_bind)
-        tls_bind = parse_host_port(arguments.tls_bind)
+        tls_bind = parse_host_port(arguments.tls_bind or str(DEFAULT_TLS_BIND))
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if arguments.tls_bind is not None and arguments.tls_cert is None:
+        raise ConfigError("--tls-bind is given without --tls-cert and --tls-key: give all three, or none")
     return LighthouseConfig(
         bind=bind,
         http_bind=http_bind,

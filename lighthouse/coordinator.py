@@ -28,7 +28,7 @@ from lighthouse.model import (
     Phase,
     Refusal,
     ReplicaId,
-    SaveOffer,
+    SavesFound,
     Welcome,
     parse_replica_id,
 )
@@ -174,9 +174,7 @@ class Coordinator:
         self._carry_out(machine, effects)
         return known
 
-    def propose_save(
-        self, id: ReplicaId, *, looked: bool, offer: SaveOffer | None
-    ) -> ColdStartAnswer | Refusal:
+    def propose_save(self, id: ReplicaId, found: SavesFound | None) -> ColdStartAnswer | Refusal:
         """What a group is to do that may have nobody to heal from.
 
         Raises StoreError while the disk takes no record; then nothing was decided.
@@ -184,7 +182,7 @@ class Coordinator:
         now_s, machine = self._clock.now_s(), self._jobs.machines.get(id.job)
         if machine is None:
             return NOT_ATTACHED_AGAIN if self._jobs.is_warming_up(now_s) else Refusal.UNKNOWN
-        outcome, effects = machine.cold_starts.propose(id, looked=looked, offer=offer, now_s=now_s)
+        outcome, effects = machine.cold_starts.propose(id, found, now_s)
         self._carry_out(machine, effects)
         if isinstance(outcome, Refusal):
             return outcome

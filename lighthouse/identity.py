@@ -30,19 +30,39 @@ class Mismatch:
     def sentence(self) -> str:
         """For people: the field, both values and what to do."""
         has = "the running job has" if self.running else "the job on record has"
+        offered, wanted = differences(self.offered, self.wanted)
         advice = _ADVICE[self.field]
         over = "" if self.running else f", or start over with `lighthouse forget ADDR {self.job}`"
         return (
-            f"{self.field.value} differs: this group has {self.offered}, {has} {self.wanted}: "
+            f"{self.field.value} differs: this group has {offered}, {has} {wanted}: "
             f"{advice}, or choose another job name{over}"
         )
 
 
+_MAX_SHOWN_WORDS = 6
+_MAX_SHOWN_CHARS = 300
 _ADVICE = {
     Field.FINGERPRINT: "start it with the configuration of the others",
     Field.GROUP_WORLD_SIZE: "start it with that many ranks",
     Field.PLATFORM: "start it on the same kind of machine and software",
 }
+
+
+def differences(ours: str, theirs: str) -> tuple[str, str]:
+    """Of two texts, the words that the other one lacks: a fingerprint may be words like `model.dim=64`.
+
+    At most so many that a sentence remains one. Texts of one word are returned as they are.
+    """
+    if " " not in ours or " " not in theirs:
+        return ours[:_MAX_SHOWN_CHARS], theirs[:_MAX_SHOWN_CHARS]
+    return _lacking(ours, theirs), _lacking(theirs, ours)
+
+
+def _lacking(text: str, other: str) -> str:
+    known = set(other.split(" "))
+    words = [word for word in text.split(" ") if word not in known]
+    more = f" and {len(words) - _MAX_SHOWN_WORDS} more" if len(words) > _MAX_SHOWN_WORDS else ""
+    return (" ".join(words[:_MAX_SHOWN_WORDS]) or "nothing else")[:_MAX_SHOWN_CHARS] + more
 
 
 def identity_of(hello: Hello) -> Identity:

@@ -321,7 +321,7 @@ class JobMachine:
     def tick(self, now_s: float) -> Effects:
         """Time has passed: who fell silent, and is there a quorum now?"""
         effects = self._lookout.look(now_s)
-        for slot in self.cold_starts.stranded(now_s):
+        for slot in self.cold_starts.stranded(now_s, self.saves.newest):
             cause = "those that had the state it came for are dead: start again"
             effects += self._lookout.evict(slot, cause, now_s)
         if self._pruned_s is None:

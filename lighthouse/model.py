@@ -208,6 +208,23 @@ class SaveOffer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SavesFound:
+    """What a group has seen that has looked for saves: the newest complete one as `offer`, if any.
+
+    `highest_quorum_id` is that of any save there, usable or not; `unusable`: some were published, and
+    none can be loaded. Raises ValueError with one sentence for numbers that cannot be.
+    """
+
+    offer: SaveOffer | None = None
+    highest_quorum_id: int = 0
+    unusable: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.highest_quorum_id < LARGEST_NUMBER:
+            raise ValueError("malformed request: highest_quorum_id must be at least 0 and below 2^62")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Restore:
     """The save that all groups of a job are to load, and who was told so.
 

@@ -151,8 +151,8 @@ class HeadwayServicer:
     async def propose_save(self, request: bytes, context: Any) -> pb.ProposeSaveResponse:
         """Tell a group how to start that may have nobody to heal from."""
         try:
-            id, looked, offer = proposal_of(decode(pb.ProposeSaveRequest, request))
-            answer = self._coordinator.propose_save(id, looked=looked, offer=offer)
+            id, found = proposal_of(decode(pb.ProposeSaveRequest, request))
+            answer = self._coordinator.propose_save(id, found)
             if not isinstance(answer, Refusal):
                 return cold_start_message(answer)
             await context.abort(STATUS[answer], SENTENCE[answer])

@@ -142,7 +142,8 @@ def _group(machine: JobMachine, key: Key, slot: Slot, now_s: float) -> Document:
         "step": slot.step,
         "phase": slot.phase.name.lower(),
         "last_heard_s": None if age_s is None else round(age_s, 3),
-        "gone_s": None if slot.gone is None else round(now_s - slot.gone_s, 3),
+        # So exact that it tells in which order groups have left.
+        "gone_s": None if slot.gone is None else round(now_s - slot.gone_s, 6),
         "incarnations": slot.incarnations,
         "attached": slot.attached,
         "ranks": sorted(slot.lines),

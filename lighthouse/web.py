@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import suppress
+import socket
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -14,6 +14,7 @@ from lighthouse.status import describe
 MAX_REQUEST_BYTES = 8192
 MAX_CONNECTIONS = 64
 REQUEST_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
 
 _PLAIN = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
@@ -29,20 +30,28 @@ class Page:
 
 
 class StatusServer:
-    """An asynchronous context manager around a small HTTP server. One request per connection."""
+    """An asynchronous context manager around a small HTTP server. One request per connection.
+
+    There are at most MAX_CONNECTIONS. When one more comes, the oldest makes room, so that those who say
+    nothing, or do not read their answer, keep nobody out.
+    """
 
     def __init__(self, coordinator: Coordinator, *, host: str, port: int) -> None:
         self._coordinator = coordinator
         self._host = host
         self._requested_port = port
-        self._connections = 0
+        self._visitors: dict[asyncio.StreamWriter, None] = {}  # the oldest first
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> "StatusServer":
         """Listen. Raises OSError if the address cannot be had."""
-        self._server = await asyncio.start_server(
-            self._serve, self._host or None, self._requested_port, limit=MAX_REQUEST_BYTES
-        )
+        if self._host in ("::", ""):
+            everywhere = _listen_everywhere(self._requested_port)
+            self._server = await asyncio.start_server(self._serve, sock=everywhere, limit=MAX_REQUEST_BYTES)
+        else:
+            self._server = await asyncio.start_server(
+                self._serve, self._host, self._requested_port, limit=MAX_REQUEST_BYTES
+            )
         return self
 
     async def __aexit__(
@@ -59,17 +68,24 @@ class StatusServer:
         return port
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        if len(self._visitors) >= MAX_CONNECTIONS:
+            self._hang_up(next(iter(self._visitors)))
+        self._visitors[writer] = None
         try:
-            if self._connections <= MAX_CONNECTIONS:
-                async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                    await self._exchange(reader, writer)
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the browser went away or said nothing, or the server is being stopped
-        finally:
-            self._connections -= 1
-            with suppress(OSError):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await self._exchange(reader, writer)
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the browser went away, says or reads nothing, or the server is being stopped
+        finally:
+            self._hang_up(writer)
+
+    def _hang_up(self, writer: asyncio.StreamWriter) -> None:
+        """Close at once. What was not sent yet is dropped: it would stay for as long as nobody reads it."""
+        writer.transport.abort()
+        self._visitors.pop(writer, None)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -98,6 +114,12 @@ class StatusServer:
             case "/healthz":
                 return Page(body=b"ok\n")
         return Page(status="404 Not Found", body=b"try /, /status.json, /metrics or /healthz\n")
+
+
+def _listen_everywhere(port: int) -> socket.socket:
+    """A socket on all interfaces, for IPv6 and IPv4: asyncio's own would be for IPv6 alone."""
+    both = socket.has_dualstack_ipv6()
+    return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=both)
 
 
 def _request_line(head: bytes) -> tuple[str, str]:

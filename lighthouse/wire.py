@@ -13,6 +13,7 @@ from lighthouse.model import (
     Quorum,
     ReplicaId,
     SaveOffer,
+    SavesFound,
     parse_replica_id,
 )
 from protos import lighthouse_pb2, torchft_pb2
@@ -64,20 +65,39 @@ def encode_reply(quorum: Quorum, wall_s: float) -> bytes:
     return torchft_pb2.LighthouseQuorumResponse(quorum=message).SerializeToString()
 
 
-def proposal_of(message: lighthouse_pb2.ProposeSaveRequest) -> tuple[ReplicaId, bool, SaveOffer | None]:
-    """Who asks how to start, whether it has looked for saves, and what it has found.
+def proposal_of(message: lighthouse_pb2.ProposeSaveRequest) -> tuple[ReplicaId, SavesFound | None]:
+    """Who asks how to start, and what it has found if it has looked for saves.
 
     Raises ValueError with one sentence if that makes no sense.
     """
     id = parse_replica_id(message.replica_id)
     if id.job == POOL:
         raise ValueError("malformed replica id: a save is proposed by a group of a job, JOB/GROUP:UUID")
-    if not message.HasField("save"):
-        return id, message.looked, None
     if not message.looked:
-        raise ValueError("malformed request: a save is offered without having looked for one")
-    save = message.save
-    return id, True, SaveOffer(name=save.name, step=save.step, quorum_id=save.quorum_id)
+        if message.HasField("save"):
+            raise ValueError("malformed request: a save is offered without having looked for one")
+        return id, None
+    save, offer = message.save, None
+    if message.HasField("save"):
+        offer = SaveOffer(name=save.name, step=save.step, quorum_id=save.quorum_id)
+    found = SavesFound(offer=offer, highest_quorum_id=message.highest_quorum_id, unusable=message.unusable)
+    return id, found
+
+
+def proposal_message(replica_id: str, found: SavesFound | None) -> lighthouse_pb2.ProposeSaveRequest:
+    """What a group says that asks how to start."""
+    if found is None:
+        return lighthouse_pb2.ProposeSaveRequest(replica_id=replica_id)
+    save, offer = None, found.offer
+    if offer is not None:
+        save = lighthouse_pb2.SaveOffer(name=offer.name, step=offer.step, quorum_id=offer.quorum_id)
+    return lighthouse_pb2.ProposeSaveRequest(
+        replica_id=replica_id,
+        looked=True,
+        save=save,
+        highest_quorum_id=found.highest_quorum_id,
+        unusable=found.unusable,
+    )
 
 
 def cold_start_message(answer: ColdStartAnswer) -> lighthouse_pb2.ProposeSaveResponse:

@@ -301,14 +301,18 @@ class SaveOffer(_message.Message):
     def __init__(self, name: _Optional[str] = ..., step: _Optional[int] = ..., quorum_id: _Optional[int] = ...) -> None: ...
 
 class ProposeSaveRequest(_message.Message):
-    __slots__ = ("replica_id", "looked", "save")
+    __slots__ = ("replica_id", "looked", "save", "highest_quorum_id", "unusable")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     LOOKED_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    UNUSABLE_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     looked: bool
     save: SaveOffer
-    def __init__(self, replica_id: _Optional[str] = ..., looked: bool = ..., save: _Optional[_Union[SaveOffer, _Mapping]] = ...) -> None: ...
+    highest_quorum_id: int
+    unusable: bool
+    def __init__(self, replica_id: _Optional[str] = ..., looked: bool = ..., save: _Optional[_Union[SaveOffer, _Mapping]] = ..., highest_quorum_id: _Optional[int] = ..., unusable: bool = ...) -> None: ...
 
 class ProposeSaveResponse(_message.Message):
     __slots__ = ("verdict", "save", "cause")

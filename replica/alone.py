@@ -1,18 +1,15 @@
 """A group that trains without a Lighthouse and without peers: the step without fault tolerance."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
-from lighthouse.client import ColdStart, ColdStartAnswer, Phase, SaveOffer
-from replica.backstop.names import SaveName
+from lighthouse.client import ColdStart, ColdStartAnswer, Phase, SavesFound
 from replica.bridge.manager import Start
 from replica.mesh import Ranks
 from replica.rounds import Peer
 from replica.streams import StartCheck
-
-# The address that stands for "there is no Lighthouse".
-NO_LIGHTHOUSE = "none"
 
 
 class NoPeers:
@@ -73,14 +70,17 @@ class AloneStream:
         """There is no record of an earlier life but its saves."""
         return StartCheck.COLD if self._saves else StartCheck.GO_ON
 
-    def propose(self, *, looked: bool, offer: SaveName | None) -> ColdStartAnswer:
-        """Nobody else can have the state: begin with the newest save, or afresh where there is none."""
-        if not looked:
+    def propose(self, found: SavesFound | None) -> ColdStartAnswer:
+        """Nobody else can have the state: begin with the newest save, or afresh where there never was one."""
+        if found is None:
             return ColdStartAnswer(verdict=ColdStart.LOOK)
-        if offer is None:
-            return ColdStartAnswer(verdict=ColdStart.FRESH)
-        save = SaveOffer(name=offer.text, step=offer.step, quorum_id=offer.quorum_id)
-        return ColdStartAnswer(verdict=ColdStart.RESTORE, save=save)
+        if found.offer is None:
+            return ColdStartAnswer(verdict=ColdStart.LOST if found.unusable else ColdStart.FRESH)
+        return ColdStartAnswer(verdict=ColdStart.RESTORE, save=found.offer)
+
+    def status(self) -> Mapping[str, Any]:
+        """There is no other group, of no job."""
+        return {"jobs": []}
 
     def saved(self, step: int, quorum_id: int, size: int, seconds: float) -> None:
         """Nobody is told."""

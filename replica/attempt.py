@@ -73,11 +73,18 @@ class Attempt:
         self._left = len(plan.rounds_of(group.config.group))
         self.step = plan.step
         self.ended = False
+        # Mean over the micro-batches of the step, once it is committed.
+        self.loss: float | None = None
 
     @property
     def quorum_id(self) -> int:
         """Number of the quorum that makes this attempt."""
         return self._plan.quorum_id
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The groups of the quorum that makes this attempt, this one included, in rising order."""
+        return tuple(sorted(peer.group for peer in self._start.peers))
 
     def micro_batches(self) -> Iterator[MicroBatch]:
         """The micro-batches dealt to this rank; none for a group that has just healed, or a spare.
@@ -213,7 +220,7 @@ class Attempt:
             quorum_id=self.quorum_id,
             outcome=outcome(reason),
             reason=reason,
-            participants=self._participants,
+            participants=self.groups,
             rounds=rounds,
             healed_from=self._start.healed_from,
             seconds=self._watch.seconds(),
@@ -226,15 +233,15 @@ class Attempt:
         group.stream.progress(self.step, Phase.COMMIT)
         with self._watch.time(Doing.COMMIT):
             rate = group.updater.apply(self.step)
-            loss = group.ranks.mean(mean_loss(result.losses))
+            self.loss = group.ranks.mean(mean_loss(result.losses))
             digest = group.digest_after(self.step)
         group.record.attempt(
             step=self.step,
             quorum_id=self.quorum_id,
             outcome=Outcome.COMMITTED,
-            participants=self._participants,
+            participants=self.groups,
             rounds=tuple(enumerate(self._plan.owners)),
-            loss=loss,
+            loss=self.loss,
             grad_norm=group.updater.grad_norm,
             lr=rate,
             digest=digest or None,
@@ -252,10 +259,6 @@ class Attempt:
         dealt = self._group.config.group in self._plan.owners
         healed = self._start.healed_from is not None
         self._watch.end_attempt(fate_of(how, healed=healed, dealt=dealt))
-
-    @property
-    def _participants(self) -> tuple[int, ...]:
-        return tuple(sorted(peer.group for peer in self._start.peers))
 
 
 def as_signed(value: int) -> int:

@@ -4,8 +4,9 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from lighthouse.client import ColdStart, ColdStartAnswer
-from replica.backstop import SaveName, StoreError
+from lighthouse.client import ColdStart, ColdStartAnswer, SaveOffer, SavesFound
+from replica.backstop import Found, SaveName, StoreError
+from replica.config import NO_LIGHTHOUSE
 from replica.errors import RestartError, UserError
 from replica.goodput import Doing
 from replica.ledger import EventKind
@@ -26,21 +27,24 @@ def begin_cold(group: "ReplicaGroup") -> StartCheck:
     A collective of the group. Blocks until the Lighthouse is sure that nobody has the state, and
     while saves are read. Raises RestartError or UserError where this group cannot begin.
     """
-    looked, offer, told_s = False, None, time.monotonic()
+    said: SavesFound | None = None
+    found, told_s = Found(), time.monotonic()
     while not _asked_to_leave(group):
-        answer = group.stream.propose(looked=looked, offer=offer) if group.rank == 0 else None
+        answer = group.stream.propose(said) if group.rank == 0 else None
         verdict = ColdStart(group.ranks.share([0 if answer is None else answer.verdict])[0][0])
         match verdict:
             case ColdStart.WAIT:
-                looked = looked and offer is None  # what was found may be gone when it is asked for again
+                said = said if found.save is None else None  # it may be gone when it is asked for again
                 if answer is not None and time.monotonic() - told_s > TELL_INTERVAL_S:
                     told_s = time.monotonic()
                     LOG.info("waiting to learn how to start: %s", answer.cause)
                 time.sleep(ASK_INTERVAL_S)
             case ColdStart.LOOK:
-                looked, offer = True, _look(group)
+                found = _look(group)
+                group.rise_above(found.highest_quorum_id)
+                said = _words_of(found)
             case ColdStart.RESTORE:
-                return _restore(group, _named(answer), offer)
+                return _restore(group, _named(answer), None if found.save is None else found.save.name)
             case ColdStart.HEAL:
                 group.will_heal()
                 return StartCheck.GO_ON
@@ -49,6 +53,7 @@ def begin_cold(group: "ReplicaGroup") -> StartCheck:
             case ColdStart.FINISHED:
                 return StartCheck.FINISHED
             case ColdStart.LOST:
+                _end_where_unusable(group, found)
                 return StartCheck.JOB_LOST
     return StartCheck.FINISHED
 
@@ -59,13 +64,32 @@ def _asked_to_leave(group: "ReplicaGroup") -> bool:
     return any(row[0] for row in group.ranks.share([group.notices.draining]))
 
 
-def _look(group: "ReplicaGroup") -> SaveName | None:
-    """The newest complete save. That there is none must not be concluded from a store that fails."""
+def _look(group: "ReplicaGroup") -> Found:
+    """What saves there are. That there are none must not be concluded from a store that fails."""
     try:
-        save = None if group.saves is None else group.saves.vault.newest()
+        return Found() if group.saves is None else group.saves.vault.look()
     except StoreError as error:
         raise RestartError(f"whether there are saves cannot be seen ({error}): check --backstop") from None
-    return None if save is None else save.name
+
+
+def _words_of(found: Found) -> SavesFound:
+    offer = None
+    if found.save is not None:
+        name = found.save.name
+        offer = SaveOffer(name=name.text, step=name.step, quorum_id=name.quorum_id)
+    return SavesFound(offer=offer, highest_quorum_id=found.highest_quorum_id, unusable=found.unusable)
+
+
+def _end_where_unusable(group: "ReplicaGroup", found: Found) -> None:
+    """Raises UserError where there are saves and none can be loaded: new ones would take their place."""
+    config = group.config
+    if found.unusable:
+        afresh = f"`python -m lighthouse forget ADDR {config.job}` starts the job over"
+        if config.lighthouse == NO_LIGHTHOUSE:
+            afresh = "move them away to start the job over"
+        raise UserError(
+            f"there are saves of job {config.job}, and none can be loaded (the log says why): {afresh}"
+        )
 
 
 def _restore(group: "ReplicaGroup", name: SaveName | None, offer: SaveName | None) -> StartCheck:

@@ -9,10 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from lighthouse.address import parse_host_port
+from lighthouse.address import parse_address, parse_host_port
 from replica.errors import UserError
 
 DEFAULT_SAVE_EVERY_STEPS = 50
+# The address that stands for "there is no Lighthouse".
+NO_LIGHTHOUSE = "none"
+_PATHS = ("out", "token_file", "tls_cert", "tls_key", "tls_ca")
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -107,9 +110,10 @@ class GroupConfig:
     groups prove to the Lighthouse, and to each other before one gives the other its state, None for none.
     tls_cert, tls_key, tls_ca: this group's certificate, its key, and the CA of the Lighthouse and of all
     groups, for TLS; all three or none. digest_every: steps
-    between digests of the state, 0 for never. mode: how gradients are added up. fingerprint: identifies the
-    configuration to the Lighthouse. backstop: the saves for the day when every group dies, None for
-    none. configuration: plain JSON values that are kept in each save, for whoever reads it.
+    between digests of the state, 0 for never. mode: how gradients are added up. fingerprint: of the
+    configuration, compared by the Lighthouse; of words like `lr=0.01` a refusal names those that differ.
+    backstop: the saves for the day when every group dies, None for none. configuration: plain JSON
+    values that are kept in each save, for whoever reads it.
     """
 
     job: str
@@ -164,6 +168,37 @@ def number(name: str, text: str) -> int:
         raise UserError(f"{name} is {text!r}: give a whole number") from None
 
 
+def config_from_environment(**settings: Any) -> GroupConfig:
+    """What a replica group must know: fields of GroupConfig, explicit `settings` before the environment.
+
+    For the variables see `settings_from_environment`. Raises UserError for what is missing or cannot be.
+    """
+    merged = {**settings_from_environment(), **settings}
+    merged.setdefault("job", "job")
+    if "lighthouse" not in merged:
+        raise UserError(
+            "no Lighthouse is given: set TORCHFT_LIGHTHOUSE=HOST:PORT, or start one first; "
+            "TORCHFT_LIGHTHOUSE=none trains one group alone, without fault tolerance"
+        )
+    if merged["lighthouse"] == NO_LIGHTHOUSE:
+        merged.setdefault("group", 0)
+    else:
+        try:
+            merged["lighthouse"] = parse_address(str(merged["lighthouse"]))
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    if "group" not in merged:
+        # No default: another group with its number would take the place of the one that runs.
+        raise UserError(
+            "the number of this replica group is not given: set REPLICA_GROUP_ID, or start the trainer "
+            "with --replica-group-id G; the groups of a job are numbered from 0"
+        )
+    for name in _PATHS:
+        if merged.get(name) is not None:
+            merged[name] = Path(merged[name])
+    return GroupConfig(**merged)
+
+
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, object]:
     """The GroupConfig fields that environment variables set.
 
@@ -185,7 +220,7 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> di
         if mode not in list(Mode):
             raise UserError(f"HEADWAY_MODE is {mode!r}: use {' or '.join(Mode)}")
         found["mode"] = Mode(mode)
-    for name in ("out", "token_file", "tls_cert", "tls_key", "tls_ca"):
+    for name in _PATHS:
         variable = f"HEADWAY_{name.upper()}"
         if environment.get(variable):
             found[name] = Path(environment[variable])

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,16 +11,16 @@ import xxhash
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from lighthouse.client import Phase, parse_address
+from lighthouse.client import Phase
 from replica.access import access_of, what_is_open
 from replica.address import reachable_address
-from replica.alone import NO_LIGHTHOUSE, AloneBridge, AloneStream
+from replica.alone import AloneBridge, AloneStream
 from replica.attempt import Attempt
 from replica.averaging import gradient_sum
 from replica.bridge.manager import ManagerBridge
 from replica.buffers import BufferGuard
 from replica.cold_start import begin_cold
-from replica.config import GroupConfig, Mode, settings_from_environment
+from replica.config import NO_LIGHTHOUSE, GroupConfig, Mode, config_from_environment
 from replica.errors import RestartError, UserError
 from replica.failures import Failures
 from replica.goodput import Doing
@@ -33,6 +32,7 @@ from replica.notices import Notices, drain_on_sigterm
 from replica.numerics import numeric_platform
 from replica.opening import Opening, Turn
 from replica.proc import age_s
+from replica.quorum_wait import QuorumWait
 from replica.recorder import Recorder
 from replica.round_clock import RoundClock
 from replica.rounds import rounds_per_step
@@ -47,6 +47,8 @@ from replica.updater import Updater
 from replica.watchdog import die_with_parent
 
 LOG = logging.getLogger("headway")
+# What a Lighthouse takes.
+MAX_FINGERPRINT_CHARS = 1024
 
 
 class ReplicaGroup:
@@ -100,6 +102,7 @@ class ReplicaGroup:
         if self.rank == 0 and not self._alone:
             for said in what_is_open(config):
                 self.warn(said)
+        self.quorum_wait = QuorumWait(self.stream.status, job=config.job, say=self.warn)
         self.told_of_deaths = self._must_heal = False
         self._step = 0
         self.last_digest = ""
@@ -112,25 +115,9 @@ class ReplicaGroup:
     def from_env(cls, *, device: str = "cpu", threads: int | None = 1, **settings: Any) -> Self:
         """A group whose settings come from the environment; explicit `settings` win.
 
-        `settings` are fields of GroupConfig. Variables: see `settings_from_environment`.
+        See `replica.config.config_from_environment`.
         """
-        merged = {**settings_from_environment(), **settings}
-        merged.setdefault("job", "job")
-        merged.setdefault("group", 0)
-        if "lighthouse" not in merged:
-            raise UserError(
-                "no Lighthouse is given: set TORCHFT_LIGHTHOUSE=HOST:PORT, or start one first; "
-                "TORCHFT_LIGHTHOUSE=none trains one group alone, without fault tolerance"
-            )
-        try:
-            if merged["lighthouse"] != NO_LIGHTHOUSE:
-                merged["lighthouse"] = parse_address(str(merged["lighthouse"]))
-        except ValueError as error:
-            raise UserError(str(error)) from None
-        for name in ("out", "token_file", "tls_cert", "tls_key", "tls_ca"):
-            if merged.get(name) is not None:
-                merged[name] = Path(merged[name])
-        return cls(GroupConfig(**merged), device=device, threads=threads)
+        return cls(config_from_environment(**settings), device=device, threads=threads)
 
     @property
     def rank(self) -> int:
@@ -216,7 +203,9 @@ class ReplicaGroup:
     def _trajectory(self) -> str:
         """What the state after each step follows from, but for the number of ranks in a group."""
         config = self.config
-        return f"{self.state.layout()} {config.micro_batches} {config.seed} {config.mode}"
+        words = {"shapes": f"{self.state.layout():016x}", "micro_batches": config.micro_batches}
+        words |= {"seed": config.seed, "mode": config.mode}
+        return " ".join(f"{name}={value}" for name, value in words.items())
 
     def _signature(self) -> int:
         """A 63-bit hash of what all groups must have in common to add up their gradients."""
@@ -247,6 +236,8 @@ class ReplicaGroup:
                 "a backstop needs Headway's own Lighthouse, which decides on one save for all groups: "
                 "leave out --backstop, or use `python -m lighthouse serve`"
             )
+        if self.rank == 0 and self.told_of_deaths:
+            self.quorum_wait.start()
         if check is StartCheck.COLD:
             check = begin_cold(self)
         return not act_on(check, self.config.job)
@@ -287,8 +278,12 @@ class ReplicaGroup:
         return check
 
     def fingerprint(self) -> str:
-        """What must be equal in all groups of the job, and in its saves, but for the number of ranks."""
-        return xxhash.xxh3_128_hexdigest(f"{self._trajectory()} {self.config.fingerprint}".encode())
+        """What must be equal in all groups of the job, and in its saves, but for the number of ranks.
+
+        Words like `seed=0`, so that a refusal can say which one differs; a hash where they are too many.
+        """
+        words = f"{self._trajectory()} {self.config.fingerprint}".rstrip()
+        return words if len(words) <= MAX_FINGERPRINT_CHARS else xxhash.xxh3_128_hexdigest(words.encode())
 
     def platform(self) -> str:
         """What decides over the last bits of this rank's arithmetic."""
@@ -304,6 +299,9 @@ class ReplicaGroup:
         self.bridge.set_step(step)
         if self.saves is not None:
             self.saves.moved(quorum_id)
+
+    def rise_above(self, quorum_id: int) -> None:
+        """Saves of this quorum may lie at the store: those of a job without a Lighthouse must be newer."""
         if isinstance(self.bridge, AloneBridge):  # nobody else counts the lives of such a job
             self.bridge.quorum_id = quorum_id + 1
 
@@ -372,6 +370,7 @@ class ReplicaGroup:
 
     def close(self) -> None:
         """Leave the job and free everything; a second call does nothing. Blocks for a moment."""
+        self.quorum_wait.close()
         self.stream.close()
         if hasattr(self, "bridge"):
             self.bridge.close()

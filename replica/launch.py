@@ -13,15 +13,14 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from replica.errors import ExitCode, UserError
+from replica.exit import LAUNCHER_PID_VARIABLE
 from replica.shadowing import LIBRARY, TRAINER, refuse_shadows
 from replica.workers import end_siblings_soon, forward_sigterm
-
-LAUNCHER_PID_VARIABLE = "HEADWAY_LAUNCHER_PID"
 
 
 def group_exit_code(exit_codes: Sequence[int]) -> ExitCode:
@@ -41,6 +40,12 @@ def describe(failures: Mapping[int, int]) -> str:
     """One sentence about failed ranks: {rank: exit code}."""
     parts = [f"rank {rank} " + _ending(code) for rank, code in sorted(failures.items())]
     return "the group ended: " + ", ".join(parts)
+
+
+def mistakes(failures: Iterable[Any]) -> list[str]:
+    """What ranks that failed have handed over for people (torchrun's ProcessFailure); each sentence once."""
+    by_user = [each for each in failures if each.exitcode == ExitCode.DO_NOT_RESTART]
+    return sorted({str(each.message) for each in by_user if os.path.isfile(each.error_file)})
 
 
 def _ending(code: int) -> str:
@@ -65,6 +70,8 @@ def run_once(arguments: Namespace) -> ExitCode:
         torchrun.run(arguments)
     except ChildFailedError as error:
         failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        for mistake in mistakes(error.failures.values()):
+            print(f"error: {mistake}", file=sys.stderr)
         print(describe(failures), file=sys.stderr, flush=True)
         return group_exit_code(list(failures.values()))
     except ValueError as error:

@@ -17,6 +17,7 @@ from replica.ledger import EventKind, Outcome, Reason
 from replica.rounds import Peer, Plan, deal
 from replica.saves import LastSave
 from replica.step import Ballot, agree
+from replica.transfer import Fault
 
 if TYPE_CHECKING:
     from replica.group import ReplicaGroup
@@ -49,7 +50,7 @@ class Opening:
             return Turn.LEAVE
         time.sleep(group.failures.pause_s)
         group.stream.progress(group.step, Phase.QUORUM)
-        with group.stopwatch.time(Doing.QUORUM), group.notices.asking():
+        with group.stopwatch.time(Doing.QUORUM), group.notices.asking(), group.quorum_wait.waiting():
             start = group.bridge.begin()
         self._note_quorum(start)
         self._note_incidents(start)
@@ -158,9 +159,11 @@ class Opening:
         if heal.torn:
             raise RestartError("a heal broke off, and left this group with neither the old state nor the new")
         if refused:
+            said = sorted({each.detail for _, each in heal.incidents if each.fault is Fault.REFUSED})
+            why = "; ".join(said) or start.error
             raise UserError(
-                "the groups that have the state of this job hold another token than this one: "
-                "give all groups the same --token-file"
+                f"the groups that have the state of this job refuse this one ({why}): give all groups the "
+                "same --token-file, and certificates of the same CA"
             )
 
     def _sit_out(self, start: Start, plan: Plan, problem: str | None) -> None:
@@ -200,19 +203,29 @@ class Opening:
     def _close(self, start: Start) -> Turn:
         """At the end: make the last state durable, and let one that is behind heal, before any leaves.
 
-        When the one that writes dies over it, or cannot, another does so in the next quorum.
+        When the one that writes dies over it, or cannot, another does so in the next quorum, also one
+        that has only just healed.
         """
         group = self._group
+        last = None
         if group.saves is not None:
             newest = [peer.group for peer in start.peers if not start.changed or peer.step == group.step]
             with group.stopwatch.time(Doing.SAVE):
                 last = group.saves.at_the_end(start.quorum_id, newest or [group.config.group])
-            if last is not LastSave.DURABLE:
+            if last in (LastSave.ATTEMPT_OVER, LastSave.IN_VAIN):
                 return Turn.AGAIN if last is LastSave.ATTEMPT_OVER else Turn.LEAVE
         # As in a step: gloo ends the processes of all when members bring buffers of different lengths.
         result = group.sum.reduce(group.bridge.process_group, contribute=False)
+        failed = isinstance(result, ReduceFailed)
         if isinstance(result, ReduceFailed):
             group.warn(f"a group left before all had the last step ({result.error})")
+        if group.saves is None or last is not LastSave.UNKNOWN:
+            return Turn.LEAVE
+        # All that bring their share to that sum know the last step to be durable, but for those that
+        # have just healed: without it, this group may be the only one left that can save it.
+        if any(row[0] for row in group.ranks.share([failed])):
+            return Turn.AGAIN
+        group.saves.last = LastSave.DURABLE
         return Turn.LEAVE
 
     def _note_quorum(self, start: Start) -> None:

@@ -24,6 +24,7 @@ class LastSave(Enum):
     """What became of the save of the last step, as far as this group knows."""
 
     DURABLE = "durable"
+    UNKNOWN = "unknown"
     IN_VAIN = "in_vain"
     ATTEMPT_OVER = "attempt_over"
 
@@ -93,12 +94,12 @@ class Saves:
         return self.last
 
     def _wait_for_the_writer(self, quorum_id: int) -> LastSave:
-        """A group that has just healed cannot tell which saves are of this life: the others wait for it."""
+        """A group that has just healed cannot tell which saves are of this life: the others tell it."""
         group, limit_s = self._group, self._config.timeout_s + PATIENCE_S
         deadline_s = time.monotonic() + limit_s
         knows = self._backstop.knows_of_saves()
         if not all(row[0] for row in group.ranks.share([knows])):
-            return LastSave.DURABLE
+            return LastSave.UNKNOWN
         while not self._backstop.is_saved(group.step):
             over = group.notices.over(quorum_id) is not None
             rows = group.ranks.share([over, time.monotonic() > deadline_s])
@@ -116,8 +117,21 @@ class Saves:
         return self._backstop.is_alone
 
     def before_leaving(self) -> None:
-        """Asked to leave: save the newest step if this group writes, within the grace."""
-        self.failure = self._backstop.finish(limit_s=self._config.grace_s)
+        """Asked to leave as the last one: save the newest step unless it is saved, within the grace."""
+        group, own = self._group, None
+        if not self.is_alone:  # whoever would write it is gone, or this group has healed and computed nothing
+            own = Boundary(
+                step=group.step,
+                quorum_id=group.bridge.quorum_id,
+                owners=frozenset({group.config.group}),
+                digest=group.last_digest,
+            )
+        self.failure = self._backstop.finish(own, limit_s=self._config.grace_s)
+
+    def settle(self) -> None:
+        """Asked to leave while others go on: give a save that is being written the grace, no more."""
+        if not self._backstop.settle(limit_s=self._config.grace_s) and self._group.rank == 0:
+            LOG.info("a save in flight is given up: others go on with the job, and save again")
 
     def _facts(self, digest: str) -> Facts:
         group = self._group

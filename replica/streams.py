@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import IntEnum
+from typing import Any
 
 from lighthouse.client import (
     OPEN,
@@ -18,22 +19,23 @@ from lighthouse.client import (
     Phase,
     RefusedError,
     RoundTimes,
-    SaveOffer,
+    SavesFound,
     StartMode,
     UnreachableError,
     WatchStream,
     demands_token,
     propose_save,
+    status,
     wait_until_reachable,
     wrong_port,
 )
-from replica.backstop.names import SaveName
 from replica.config import GroupConfig
-from replica.errors import OneRankError, RestartError, UserError
+from replica.errors import RestartError, UserError
 from replica.notices import Notices
 
 LOG = logging.getLogger("headway")
 OPEN_TIMEOUT_S = 30.0
+STATUS_TIMEOUT_S = 5.0
 
 
 class StartCheck(IntEnum):
@@ -134,22 +136,18 @@ class LighthouseStream:
                     address,
                 )
 
-    def propose(self, *, looked: bool, offer: SaveName | None) -> ColdStartAnswer:
-        """On rank 0, ask how to begin; `looked`: for saves, of which `offer` is the newest complete one.
+    def propose(self, found: SavesFound | None) -> ColdStartAnswer:
+        """On rank 0, ask how to begin. `found`: what it has seen if it has looked for saves.
 
         Blocks for a round trip; an answer that does not come is one to wait for. Raises RestartError
         when none has come for `lighthouse_wait_s`.
         """
         assert self._replica_id is not None
-        save = (
-            None if offer is None else SaveOffer(name=offer.text, step=offer.step, quorum_id=offer.quorum_id)
-        )
         try:
             answer = propose_save(
                 self._config.lighthouse,
                 self._replica_id,
-                looked=looked,
-                offer=save,
+                found,
                 timeout_s=OPEN_TIMEOUT_S,
                 access=self._access,
             )
@@ -162,6 +160,12 @@ class LighthouseStream:
             raise RestartError(str(error)) from None
         self._unanswered_since_s = None
         return answer
+
+    def status(self) -> Mapping[str, Any] | None:
+        """The Lighthouse's status document, None when it does not answer in a moment. Blocks; any thread."""
+        with suppress(LighthouseError):
+            return status(self._config.lighthouse, STATUS_TIMEOUT_S, access=self._access)
+        return None
 
     def saved(self, step: int, quorum_id: int, size: int, seconds: float) -> None:
         """Tell of a save that is durable, of `size` bytes. Does not block; any thread."""
@@ -189,7 +193,7 @@ class LighthouseStream:
         try:
             self._watch.open(OPEN_TIMEOUT_S)
         except LockedOutError as error:
-            raise OneRankError(str(error)) from None
+            raise UserError(str(error)) from None
         except LighthouseError as error:
             raise RestartError(str(error)) from None
 

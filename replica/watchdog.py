@@ -7,7 +7,7 @@ import threading
 import time
 
 from replica.errors import ExitCode
-from replica.launch import LAUNCHER_PID_VARIABLE
+from replica.exit import LAUNCHER_PID_VARIABLE
 
 PR_SET_PDEATHSIG = 1
 POLL_INTERVAL_S = 1.0

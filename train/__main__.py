@@ -15,9 +15,11 @@ from train.config import JobConfig, as_document
 from train.config_reading import load_config, split_overrides
 from train.config_rules import validate
 
+LOG = logging.getLogger("headway")
 USAGE = "torchrun --nproc-per-node R -m train CONFIG.toml --replica-group-id G --lighthouse-addr HOST:PORT"
 EPILOG = """Any key of the configuration can be set as --section.key VALUE, for example --model.dim 256.
-TORCHFT_LIGHTHOUSE and REPLICA_GROUP_ID serve where the flags are absent.
+TORCHFT_LIGHTHOUSE and REPLICA_GROUP_ID serve where the flags are absent, and so do HEADWAY_JOB, _OUT,
+_ADVERTISE_ADDR, _METRICS_BIND, _BACKSTOP, _TOKEN_FILE, _TLS_CERT, _TLS_KEY and _TLS_CA.
 Exit codes: 0 finished; 3 start me again, the state is safe with the peers; 4 do not start me again."""
 
 
@@ -38,18 +40,36 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    flags.add_argument("config", nargs="?", type=Path, help="TOML file; every key has a default")
-    flags.add_argument("--replica-group-id", type=int, metavar="G", help="number of this group, from 0")
+    flags.add_argument("config", nargs="?", type=Path, help="TOML file (none: all defaults)")
+    flags.add_argument(
+        "--replica-group-id",
+        type=int,
+        metavar="G",
+        help="number of this group, from 0 (no default, except 0 without a Lighthouse)",
+    )
     flags.add_argument(
         "--lighthouse-addr",
         metavar="HOST:PORT",
-        help="where the Lighthouse listens; none: one group alone, without fault tolerance",
+        help="where the Lighthouse listens; none: one group alone, without fault tolerance (no default)",
     )
     flags.add_argument("--job", help="name of the job (default: the configuration's)")
-    flags.add_argument("--steps", type=int, metavar="N", help="optimizer steps to commit")
-    flags.add_argument("--out", type=Path, metavar="DIR", help="folder for ledger and events")
-    flags.add_argument("--mode", choices=("exact", "fast"), help="how gradients are summed")
-    flags.add_argument("--advertise-addr", metavar="A", help="address under which peers reach this group")
+    flags.add_argument(
+        "--steps", type=int, metavar="N", help="optimizer steps to commit (default: the configuration's)"
+    )
+    flags.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for ledger and events, which `headway report` reads (default: none, nothing is written)",
+    )
+    flags.add_argument(
+        "--mode", choices=("exact", "fast"), help="how gradients are summed (default: the configuration's)"
+    )
+    flags.add_argument(
+        "--advertise-addr",
+        metavar="A",
+        help="address under which peers reach this group (default: of the interface to the Lighthouse)",
+    )
     flags.add_argument(
         "--metrics-bind",
         metavar="HOST:PORT",
@@ -58,22 +78,25 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--backstop",
         metavar="URL",
-        help="folder or fsspec URL for saves, which are read only when no group is left alive",
+        help="folder or fsspec URL for saves, read only when no group is left alive (default: no saves)",
     )
     flags.add_argument(
         "--token-file",
         type=Path,
         metavar="F",
-        help="file with the job's secret, for the Lighthouse, and for groups that heal from each other",
+        help="file with the job's secret, for the Lighthouse and for heals between groups (default: none)",
     )
-    flags.add_argument("--tls-cert", type=Path, metavar="F", help="certificate of this group, for TLS")
-    flags.add_argument("--tls-key", type=Path, metavar="F", help="its key")
-    flags.add_argument("--tls-ca", type=Path, metavar="F", help="CA of the Lighthouse and of all groups")
+    for name, text in (
+        ("--tls-cert", "certificate of this group, for TLS"),
+        ("--tls-key", "its key"),
+        ("--tls-ca", "CA of the Lighthouse and of all groups"),
+    ):
+        flags.add_argument(name, type=Path, metavar="F", help=f"{text} (default: no TLS)")
     flags.add_argument(
         "--lighthouse-wait",
         type=float,
         metavar="S",
-        help="seconds to wait for an unreachable Lighthouse (default 600)",
+        help="seconds to wait for an unreachable Lighthouse (default: the configuration's, 600)",
     )
     return flags
 
@@ -137,6 +160,8 @@ def work(argv: Sequence[str]) -> None:
     arguments = settings(flags, config)
     arguments["fingerprint"] = fingerprint(config, dataset.fingerprint)
     with ReplicaGroup.from_env(device=device, threads=config.run.threads_per_rank, **arguments) as group:
+        if group.config.out is None:
+            LOG.info("no --out: neither ledger nor events are written, so there will be no report")
         train(config, group, dataset)
 
 

@@ -22,7 +22,7 @@ from replica.backstop.files import Files, files_at, sentence_of
 from replica.backstop.names import PARTIAL, SaveName
 from replica.backstop.store import Save, Store, StoreError, Torn
 from replica.config import JOB_NAME
-from replica.errors import ExitCode, UserError
+from replica.errors import ExitCode, RestartError, UserError
 from train.progress import ByteProgress
 
 WRONG = 1
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return ExitCode.DO_NOT_RESTART
-    except StoreError as error:
+    except (StoreError, RestartError) as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:

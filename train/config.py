@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import xxhash
-
 from replica.config import DEFAULT_SAVE_EVERY_STEPS, BackstopConfig, Mode, Timeouts
 
 
@@ -159,7 +157,7 @@ def as_document(config: JobConfig) -> dict[str, Any]:
 
 
 def fingerprint(config: JobConfig, data_fingerprint: str) -> str:
-    """Return 32 hex digits over all that decides the trajectory, for groups to compare.
+    """Return all that decides the trajectory, for groups to compare: words like `model.dim=128`.
 
     ``data_fingerprint`` is that of the opened data set. The job's name, paths, the device,
     threads, saves and timeouts are no part of it; the number of steps is one only if the schedule uses it.
@@ -173,5 +171,8 @@ def fingerprint(config: JobConfig, data_fingerprint: str) -> str:
     for key in left_out:
         section, name = key.split(".")
         del document[section][name]
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return xxhash.xxh3_128_hexdigest(canonical.encode())
+    return " ".join(
+        f"{section}.{name}={value}"
+        for section, content in document.items()
+        for name, value in content.items()
+    )

@@ -17,6 +17,7 @@ from train.data import Dataset
 from train.evaluation import held_out_loss, training_size
 from train.model import build_model, loss_of
 from train.optimizer import build_optimizer, learning_rate
+from train.step_log import StepLog
 
 LOG = logging.getLogger("headway")
 
@@ -35,14 +36,17 @@ def train(config: JobConfig, group: ReplicaGroup, dataset: Dataset) -> None:
     )
     model.train()
     size = training_size(dataset, config.eval.held_out)
+    log = StepLog(steps=config.job.steps, tokens_per_step=config.tokens_per_step)
     for attempt in group.attempts():
         for micro_batch in attempt.micro_batches():
             indices = micro_batch.samples(config.data.samples_per_micro_batch, size)
             inputs, targets = dataset.read(indices)
             loss = loss_of(model(inputs.to(device)), targets.to(device))
             attempt.backward(loss, inputs)
-        if attempt.commit() and config.eval.every and group.step % config.eval.every == 0:
-            evaluate(config, group, model, dataset)
+        if attempt.commit():
+            log.committed(group.step, attempt.loss, attempt.groups)
+            if config.eval.every and group.step % config.eval.every == 0:
+                evaluate(config, group, model, dataset)
     tokens = group.step * config.tokens_per_step
     LOG.info(
         "group %s ends with the state of step %s, after %s tokens", group.config.group, group.step, tokens

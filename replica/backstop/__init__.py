@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from replica.backstop.names import SaveName
     from replica.backstop.reading import read_save
     from replica.backstop.store import Save, Store, StoreError, Torn
+    from replica.backstop.vault import Found
     from replica.backstop.writing import Fenced, SaveFailedError, Written, write_save
 
 _HOME = {
@@ -21,6 +22,7 @@ _HOME = {
     "Facts": "manifest",
     "Fenced": "writing",
     "FileEntry": "manifest",
+    "Found": "vault",
     "Manifest": "manifest",
     "Save": "store",
     "SaveFailedError": "writing",
@@ -40,6 +42,7 @@ __all__ = [
     "Facts",
     "Fenced",
     "FileEntry",
+    "Found",
     "Manifest",
     "Save",
     "SaveFailedError",

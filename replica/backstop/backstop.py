@@ -111,6 +111,7 @@ class Backstop:
         self._begun_step = -1
         self._first_commit = True
         self._failure: str | None = None
+        self._fenced: str | None = None
 
     def after_commit(self, boundary: Boundary) -> None:
         """Begin a save where one is due and this group is to write it. Blocks for the copy only.
@@ -142,13 +143,25 @@ class Backstop:
         if self._begun_step < last.step:
             self._save(last)
             self._wait(deadline_s)
-        failure, late = self._failure, self._busy or self._begun_step < last.step
-        rows = self._ranks.share([late, failure is not None])
+        failure, fenced = self._failure, self._fenced
+        late = self._busy or self._begun_step < last.step
+        rows = self._ranks.share([late, failure is not None, fenced is not None])
         if any(row[0] for row in rows):
             return self._fail(last.step, f"it was not written within {limit_s:g} s")
         if failure is None and any(row[1] for row in rows):
             return f"the save of step {last.step} failed on another rank"
+        # What has fenced it off may hold another state than this one.
+        if any(row[2] for row in rows) and not self.is_saved(last.step):
+            return self._fail(last.step, fenced or "it was fenced off on another rank")
         return failure
+
+    def settle(self, *, limit_s: float) -> bool:
+        """Wait until what is being written is there, at most `limit_s`; whether nothing is in flight now.
+
+        No collective: the ranks of a group may differ.
+        """
+        self._wait(time.monotonic() + limit_s)
+        return not self._busy
 
     def knows_of_saves(self) -> bool:
         """Whether `is_saved` can tell: this group has taken part in the step that it holds."""
@@ -192,6 +205,7 @@ class Backstop:
             return
         began_s = time.monotonic()
         self._begun_s, self._begun_step, self._overdue = began_s, boundary.step, False
+        self._fenced = None
         problem = self._copy()
         if any(row[0] for row in self._ranks.share([problem is not None])):
             self._fail(boundary.step, problem or "another rank could not copy its state")
@@ -217,9 +231,9 @@ class Backstop:
     def _write(
         self, boundary: Boundary, facts: Facts, tensors: Mapping[str, torch.Tensor], blocked_s: float
     ) -> None:
-        name = SaveName(step=boundary.step, quorum_id=boundary.quorum_id, incarnation=self._incarnation)
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            name = SaveName(step=boundary.step, quorum_id=boundary.quorum_id, incarnation=self._incarnation)
             written = write_save(
                 self._store,
                 name,
@@ -230,8 +244,9 @@ class Backstop:
                 timeout_s=self._config.timeout_s,
             )
         except Fenced as fenced:
-            self._failure = None  # the job has a newer save than this one
-            LOG.info("%s", fenced)
+            self._failure, self._fenced = None, str(fenced)  # the job has a newer save than this one
+            if self._ranks.rank == 0:
+                LOG.warning("%s", fenced)
         except SaveFailedError as error:
             self._fail(boundary.step, str(error))
         except Exception as error:

@@ -10,7 +10,7 @@ from typing import IO, Any, Protocol
 
 from replica.backstop.deadline import TooLateError
 from replica.error_line import one_line
-from replica.errors import UserError
+from replica.errors import RestartError, UserError
 
 _BUFFER_BYTES = 1 << 16
 _PACKAGES = {
@@ -200,10 +200,17 @@ def _last(entry: dict[str, Any]) -> str:
 
 
 def files_at(url: str) -> Files:
-    """The files at a local path or an fsspec URL. Raises UserError for one that cannot be used here."""
+    """The files at a local path or an fsspec URL.
+
+    Raises UserError for one that cannot be used here, and RestartError where the server that it names
+    must be reached at once and cannot be. Blocks there.
+    """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme in ("file", "local"):
-        return LocalFiles(Path(rest if separator else url).expanduser().absolute())
+        try:
+            return LocalFiles(Path(rest if separator else url).expanduser().absolute())
+        except RuntimeError as error:  # the home of a user who is not known
+            raise UserError(f"backstop url {url} cannot be used: {sentence_of(error)}") from None
     import fsspec.core  # type: ignore[import-untyped]
 
     try:
@@ -215,7 +222,9 @@ def files_at(url: str) -> Files:
     except ImportError as error:
         package = _PACKAGES.get(scheme, f"the fsspec package for {scheme}")
         raise UserError(f"backstop url {url}: install {package} to use it ({sentence_of(error)})") from None
-    except ValueError as error:
+    except (OSError, EOFError) as error:  # of file systems that connect when they are made
+        raise RestartError(f"backstop url {url} cannot be reached: {sentence_of(error)}") from None
+    except Exception as error:  # whatever the library of a remote store raises
         raise UserError(f"backstop url {url} cannot be used: {sentence_of(error)}") from None
     return RemoteFiles(filesystem, root, url)
 

@@ -40,12 +40,20 @@ class Save:
 class Torn:
     """A folder that looks like a save and is none; `why` is one sentence.
 
-    unreadable: it cannot be read now; what it holds may be well.
+    unreadable: it cannot be read now; what it holds may be well. published: it was a save once, and
+    is damaged or another job's.
     """
 
     folder: str
     why: str
     unreadable: bool = False
+    published: bool = False
+
+    @property
+    def quorum_id(self) -> int:
+        """The quorum in its name, 0 where that is not the name of a save."""
+        name = SaveName.parse(self.folder) or SaveName.parse_partial(self.folder)
+        return 0 if name is None else name.quorum_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +67,8 @@ class Purged:
 class Store:
     """The saves of job `job` below `url`, a local folder or an fsspec URL.
 
-    Making one touches nothing; it raises UserError for a place that cannot be used here. Its
-    methods block, may be called on any thread, and raise StoreError when the place does not answer.
+    Making one touches nothing, and raises what `files_at` raises. Its methods block, may be called on
+    any thread, and raise StoreError when the place does not answer.
     """
 
     def __init__(self, url: str, job: str) -> None:
@@ -96,9 +104,9 @@ class Store:
         try:
             manifest = Manifest.decode(data)
         except ValueError as error:
-            return Torn(folder=folder, why=str(error))
+            return Torn(folder=folder, why=str(error), published=True)
         if wrong := _mismatch(folder, self.job, manifest, sizes):
-            return Torn(folder=folder, why=wrong)
+            return Torn(folder=folder, why=wrong, published=True)
         return Save(name=manifest.name, manifest=manifest)
 
     def read_file(self, path: str, limit_bytes: int) -> bytes:

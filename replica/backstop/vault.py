@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -17,6 +18,19 @@ from replica.mesh import Ranks
 LOG = logging.getLogger("headway")
 T = TypeVar("T")
 _NOTHING = (-1, -1, -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What lies at the store: the newest save that is complete, every byte of it checked, if there is one.
+
+    highest_quorum_id: of all that bear the name of a save, usable or not; 0 without any. unusable: some
+    were published, and none of them is complete.
+    """
+
+    save: Save | None = None
+    highest_quorum_id: int = 0
+    unusable: bool = False
 
 
 class Vault:
@@ -42,14 +56,25 @@ class Vault:
         self._ranks = ranks
         self._timeout_s = timeout_s
 
-    def newest(self) -> Save | None:
-        """The newest save that is complete, every byte of it checked by one of the ranks.
+    def look(self) -> Found:
+        """Look through the saves, the newest first, for one that is complete; the ranks share the checking.
 
         Those that are passed over are named in the log. Raises StoreError on all ranks where one of
         them cannot read the store, or where there is none but one that cannot be read: that there
         are no saves must never be concluded from it.
         """
         seen = self._together("listing saves", self._listed)
+        save = self._newest_of(seen)
+        highest = max((_quorum_id_of(each) for each in seen), default=0)
+        published = any(isinstance(each, Save) or each.published for each in seen)
+        rows = self._share([highest, published])
+        return Found(
+            save=save,
+            highest_quorum_id=max(row[0] for row in rows),
+            unusable=save is None and any(row[1] for row in rows),
+        )
+
+    def _newest_of(self, seen: Sequence[Save | Torn]) -> Save | None:
         names = iter([each.name for each in seen if isinstance(each, Save)])
         while (name := self._from_first(next(names, None))) is not None:
             look = partial(self._problems_of, _named(seen, name))
@@ -123,6 +148,10 @@ class Vault:
 
     def _share(self, values: Sequence[int]) -> list[tuple[int, ...]]:
         return self._ranks.share(values, self._process_group)
+
+
+def _quorum_id_of(each: Save | Torn) -> int:
+    return each.quorum_id if isinstance(each, Torn) else each.name.quorum_id
 
 
 def _named(seen: Sequence[Save | Torn], name: SaveName) -> Save | None:

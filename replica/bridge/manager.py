@@ -116,7 +116,9 @@ class ManagerBridge:
         try:
             self._manager = self._make_manager(config, ranks, store, advertise_addr)
         except (TimeoutError, RuntimeError) as error:
-            raise RestartError(f"the Lighthouse went away during the start ({one_line(error)})") from error
+            # The other ranks ask rank 0, which is gone when it was refused in the meantime.
+            who = "the Lighthouse went away" if ranks.rank == 0 else "rank 0 of this group ended"
+            raise RestartError(f"{who} during the start ({one_line(error)})") from error
 
     def _make_manager(
         self,
@@ -156,6 +158,11 @@ class ManagerBridge:
     def replica_id(self) -> str:
         """JOB/GROUP:UUID, this incarnation's name and secret on torchft's wire."""
         return str(self._manager._store.get("replica_id").decode())
+
+    @property
+    def quorum_id(self) -> int:
+        """Of the last quorum, negative before the first."""
+        return int(self._manager._quorum_id)
 
     def begin(self) -> Start:
         """Ask for a quorum, connect to its members, and fetch newer state if they have some.

@@ -46,6 +46,7 @@ class TlsLine(Line):
         self._come, self._go = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._come, self._go, server_side=certificate is not None)
         self._raw = bytearray(PIECE_BYTES)
+        self._heard = False
 
     def secure(self) -> None:
         """Agree on keys, and check the other side's certificate. Blocks for a round trip."""
@@ -64,7 +65,9 @@ class TlsLine(Line):
 
     def _take(self, parts: Sequence[memoryview]) -> int:
         part = parts[0]
-        return self._until_done(lambda: self._tls.read(len(part), part))  # type: ignore[return-value]
+        taken: int = self._until_done(lambda: self._tls.read(len(part), part))  # type: ignore[assignment]
+        self._heard = True
+        return taken
 
     def _until_done(self, act: Callable[[], T]) -> T:
         """Do something that may need more bytes from the other side first."""
@@ -77,6 +80,9 @@ class TlsLine(Line):
             except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
                 raise LineDeadError("it closed the connection") from None
             except ssl.SSLError as error:
+                if self._heard:
+                    raise LineDeadError(f"TLS broke off: {sentence_of(error)}") from None
+                # A donor looks at the joiner's certificate only after the joiner's handshake is done.
                 raise LineRefusedError(sentence_of(error)) from None
 
     def _feed(self) -> None:

@@ -13,6 +13,7 @@ from lighthouse.client import (
     AttachStream,
     Hello,
     RefusedError,
+    SavesFound,
     drain,
     evict,
     forget,
@@ -82,7 +83,7 @@ def intrude_on_our_service(address: str, access: Access) -> None:
         lambda: evict(address, "tiny", 1, access=access),
         lambda: forget(address, "tiny", access=access),
         lambda: leave(address, "tiny/1:intruder", access=access),
-        lambda: propose_save(address, "tiny/1:intruder", looked=True, access=access),
+        lambda: propose_save(address, "tiny/1:intruder", SavesFound(), access=access),
     ):
         with pytest.raises(RefusedError):
             act()

@@ -2,11 +2,12 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from replica.backstop import Save, Store
 from replica.ledger import EventKind
 from train.cluster.local_cluster import LocalCluster
 from train.evidence.files import read_evidence
+from train.evidence.violations import ViolationKind
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 HERE = Path(__file__).parent
@@ -52,7 +54,22 @@ def scripted(name: str) -> dict[str, Any]:
 
 
 def saves(out: Path) -> list[Save]:
-    return [each for each in Store(str(out / "saves"), "tiny").listed() if isinstance(each, Save)]
+    return saves_at(out / "saves")
+
+
+def saves_at(place: Path) -> list[Save]:
+    return [each for each in Store(str(place), "tiny").listed() if isinstance(each, Save)]
+
+
+def exit_codes(out: Path) -> list[int]:
+    return [event.integer("code") or 0 for event in read_evidence(out).of(EventKind.GROUP_EXITED)]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
 
 
 def reads(watch: Path) -> list[tuple[float, str]]:
@@ -161,3 +178,70 @@ def test_the_writer_of_the_last_save_dies_and_another_makes_it(
     assert report["violations"] == []
     died = [event for event in read_evidence(out).of(EventKind.GROUP_EXITED) if event.group == 0]
     assert len(died) == 1
+
+
+def test_the_writer_dies_and_one_that_has_only_just_healed_makes_the_last_save(
+    tmp_path: Path, undisturbed: dict[int, str | None]
+) -> None:
+    out = tmp_path / "run"
+    with cluster(out, groups=2, save_every=1000, **scripted("waiting_writer.py")) as run:
+        run.wait_step(STEPS - 10, group=1, timeout_s=WAIT_S)
+        run.kill(1)
+        report = run.wait(timeout_s=WAIT_S)
+    [save] = saves(out)
+    assert (save.name.step, save.manifest.facts.group) == (STEPS, 1)
+    assert save.manifest.facts.digest == undisturbed[STEPS - 1]
+    # Nobody has killed group 0 but itself.
+    assert {each["kind"] for each in report["violations"]} == {ViolationKind.SURVIVOR_RESTARTED}
+    assert [heal.values["step"] for heal in read_evidence(out).of(EventKind.HEAL)] == [STEPS]
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_all_groups_are_asked_to_leave_at_once_and_the_last_one_saves_or_tells(
+    tmp_path: Path, room: bool, request: pytest.FixtureRequest
+) -> None:
+    out = tmp_path / "run"
+    place = tmp_path / "saves" if room else request.getfixturevalue("full_disk")
+    script = scripted("paced_trainer.py")
+    with cluster(out, groups=2, save_every=1000, restart=False, backstop=place, **script) as run:
+        run.wait_step(5, timeout_s=WAIT_S)
+        for group in (0, 1):
+            os.kill(run.pids(group)[0], signal.SIGTERM)
+        wait_until(lambda: len(read_evidence(out).of(EventKind.FINISHED)) == 2)
+        # When one has ended with 4, nobody writes down any more how others end.
+        wait_until(lambda: (0 if room else 4) in exit_codes(out))
+        report = run.report()
+    assert report["violations"] == []
+    evidence = read_evidence(out)
+    found = saves_at(place)
+    failed = evidence.of(EventKind.SAVE_FAILED)
+    assert (max(exit_codes(out)), len(found), len(failed)) == ((0, 1, 0) if room else (4, 0, 1))
+    step = found[0].name.step if room else failed[0].integer("step")
+    assert step == max(line.step for line in evidence.lines if line.outcome == "committed") + 1
+
+
+def test_what_cannot_be_loaded_neither_counts_as_saved_nor_is_trained_over(
+    tmp_path: Path, undisturbed: dict[int, str | None]
+) -> None:
+    place = tmp_path / "saves"
+    flags = ("--backstop", str(place), "--backstop.every_steps", "20")
+    assert train_alone(tmp_path / "first", *flags).returncode == 0
+    shutil.copytree(place / "tiny", place / "copy")
+    copied = train_alone(tmp_path / "copy", *flags, "--job", "copy")
+    assert copied.returncode == 4
+    assert "error: there are saves of job copy, and none can be loaded" in copied.stderr
+    assert "Traceback" not in copied.stderr
+
+    newest = saves_at(place)[0]
+    assert newest.name.step == STEPS
+    [data] = (place / "tiny" / newest.name.text).glob("*.distcp")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    assert train_alone(tmp_path / "again", *flags).returncode == 0
+    [read] = read_evidence(tmp_path / "again").of(EventKind.BACKSTOP_READ)
+    assert 0 < (read.integer("step") or 0) < STEPS
+    last = saves_at(place)[0]
+    assert (last.name.step, last.name.quorum_id) == (STEPS, newest.name.quorum_id + 1)
+    assert last.manifest.facts.digest == undisturbed[STEPS - 1]
+    assert Store(str(place), "tiny").verify(last) == []

@@ -1,6 +1,7 @@
 """The trainer's command line: mistakes cost one sentence, signals end everything."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,12 +11,15 @@ import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tolerant]
 ROOT = Path(__file__).parents[2]
+# Where nobody listens.
+GROUP_0 = ("--replica-group-id", "0", "--lighthouse-addr", "127.0.0.1:1")
 
 
 def trainer(*arguments: str, ranks: int | None = None) -> subprocess.CompletedProcess[str]:
     """Runs the trainer, below a launcher if ranks are given."""
     words = [] if ranks is None else ["-m", "replica.launch", "--nproc-per-node", str(ranks)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHFT")}
+    ours = ("TORCHFT", "HEADWAY", "REPLICA_GROUP_ID")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(
         [sys.executable, *words, "-m", "train", *arguments],
         capture_output=True,
@@ -38,7 +42,8 @@ def trainer(*arguments: str, ranks: int | None = None) -> subprocess.CompletedPr
         (["--replica-group-id", "two"], "two"),
         (["--steps", "0"], "steps"),
         (["--timeouts.transfer_s", "600"], "transfer_s = 600 and collective_s = 180 conflict"),
-        (["--lighthouse-addr", "127.0.0.1:1", "--token-file", "/no/token"], "/no/token"),
+        ([*GROUP_0, "--token-file", "/no/token"], "/no/token"),
+        (["--lighthouse-addr", "127.0.0.1:1"], "the number of this replica group is not given"),
         ([], "Lighthouse"),
     ],
 )
@@ -48,6 +53,16 @@ def test_a_mistake_is_told_in_one_sentence(arguments: list[str], told: str) -> N
     assert told in result.stderr
     assert "Traceback" not in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_how_training_goes_is_told_on_standard_error() -> None:
+    tiny = str(ROOT / "train" / "configs" / "tiny.toml")
+    result = trainer(tiny, "--lighthouse-addr", "none", "--steps", "3", ranks=1)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == ""
+    assert re.search(r"step 1 of 3: loss \d\.\d{4}, 1 group\n", result.stderr)
+    assert re.search(r"step 3 of 3: loss \d\.\d{4}, \d+ tokens/s, 1 group\n", result.stderr)
+    assert result.stderr.count("no --out: neither ledger nor events are written") == 1
 
 
 def test_data_that_is_too_short(tmp_path: Path) -> None:
@@ -65,7 +80,7 @@ def test_the_launcher_passes_the_exit_code_on() -> None:
 
 
 def test_an_unreachable_lighthouse_is_waited_for() -> None:
-    result = trainer("--lighthouse-addr", "127.0.0.1:1", "--lighthouse-wait", "1.5", ranks=1)
+    result = trainer(*GROUP_0, "--lighthouse-wait", "1.5", ranks=1)
     assert result.returncode == 3, result.stderr
     assert "Lighthouse" in result.stderr
     assert "Traceback" not in result.stderr

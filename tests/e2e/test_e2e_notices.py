@@ -71,7 +71,8 @@ def test_a_group_with_other_settings_is_refused_and_nobody_notices(
         check=False,
     )
     assert stranger.returncode == 4, stranger.stderr
-    assert "fingerprint" in stranger.stderr
+    assert "fingerprint differs: this group has " in stranger.stderr
+    assert " model.dim=64, the running job has " in stranger.stderr
     assert "Traceback" not in stranger.stderr
     wait_back(cluster, 0, 1, 2)
     lines = ledger(cluster, 0, began_t)

@@ -71,7 +71,7 @@ def test_only_who_holds_the_token_gets_the_state(
         ended = join(cluster, tiny, *words)
         said = ended.stderr + ended.stdout
         assert ended.returncode == 4, said[-2000:]
-        assert "hold another token than this one: give all groups the same --token-file" in said
+        assert "the token is not that of this job): give all groups the same --token-file" in said
         assert "chmod 600" not in said
         incident = of_kind(cluster, EventKind.HEAL_INCIDENT)[-1]
         assert (incident["group"], incident["donor"], incident["fault"]) == (1, 0, "refused")

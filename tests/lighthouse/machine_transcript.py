@@ -7,6 +7,7 @@
 0.2 goodbye 1a 7    it leaves at step 7 (`finished`: the job is done)
 0.3 propose 1a      it asks how to start; `propose 1a none`: it has looked for saves in vain
 0.3 propose 1a 6 2  it has found the save of step 6, quorum 2
+                    what it has seen beside: `seen 9`, one of quorum 9; `torn 9`, and none can be loaded
 0.3 saved 1a 6 2    it has made that save; `failed 1a 6`: it could not
 0.3 tick            nothing happens
 0.4 disk full       from now on no record can be written; `disk ok` ends that
@@ -27,6 +28,7 @@ from lighthouse.model import (
     Refusal,
     ReplicaId,
     SaveOffer,
+    SavesFound,
     Welcome,
     parse_replica_id,
 )
@@ -168,12 +170,9 @@ class Transcript:
         self._show(effects)
 
     def _propose(self, name: str, *found: str) -> None:
-        offer = None
-        if len(found) == 2:
-            step, quorum_id = found
-            offer = SaveOffer(name=f"save-{step}-{quorum_id}", step=int(step), quorum_id=int(quorum_id))
+        seen = _found(found) if found else None
         id, starts = self._id(name), self.machine.cold_starts
-        outcome, effects = starts.propose(id, looked=bool(found), offer=offer, now_s=self._now_s)
+        outcome, effects = starts.propose(id, seen, self._now_s)
         self._show(effects)
         if isinstance(outcome, Refusal):
             self._say(f"{name} refused: {outcome.value}")
@@ -262,3 +261,15 @@ class Transcript:
         end += "" if record.restore is None else f", all load {record.restore.save.name}"
         self._say(f"on disk: quorum {record.quorum_id}, step {record.max_step}{end}")
         self.disk = replace(record)
+
+
+def _found(words: tuple[str, ...]) -> SavesFound:
+    """`none` or STEP QUORUM of an offer; then, where there is more, `seen QUORUM` or `torn QUORUM`."""
+    is_none = words[0] == "none"
+    offer = None
+    if not is_none:
+        step, quorum_id = words[:2]
+        offer = SaveOffer(name=f"save-{step}-{quorum_id}", step=int(step), quorum_id=int(quorum_id))
+    beside = words[1 if is_none else 2 :]
+    highest = int(beside[1]) if beside else 0
+    return SavesFound(offer=offer, highest_quorum_id=highest, unusable=beside[:1] == ("torn",))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from sim_world import Act
 
-from lighthouse.model import ColdStart, ColdStartAnswer, Refusal, SaveOffer, StartMode
+from lighthouse.model import ColdStart, ColdStartAnswer, Refusal, SaveOffer, SavesFound, StartMode
 
 if TYPE_CHECKING:
     from sim_group import SimGroup
@@ -24,8 +24,7 @@ class SimColdStart:
         self.has_found_it_gone = False
         self._group = group
         self._is_welcome = False
-        self._looked = False
-        self._offer: SaveOffer | None = None
+        self._found: SavesFound | None = None
         self._call: int | None = None
         self._is_busy = False
 
@@ -48,10 +47,10 @@ class SimColdStart:
             return
         call, link = group.number(), group.link
         self._call = call
-        looked, offer = self._looked, self._offer
+        found = self._found
 
         def arrive() -> None:
-            answer = group.server.propose(group.id, looked=looked, offer=offer)
+            answer = group.server.propose(group.id, found)
             if answer is not None:
                 link.send(lambda: self._answered(call, answer), up=False)
 
@@ -106,7 +105,7 @@ class SimColdStart:
 
     def _look(self) -> None:
         is_new = self._group.server.disk.is_blank
-        self._looked, self._offer = True, self._group.launcher.saves.look(may_be_blind=is_new)
+        self._found = self._group.launcher.saves.look(may_be_blind=is_new)
         self.go_on()
 
     def _load(self) -> None:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from lighthouse.model import ColdStart, ColdStartAnswer, Quorum, ReplicaId, SaveOffer, StartMode
+from lighthouse.model import ColdStart, ColdStartAnswer, Quorum, ReplicaId, SaveOffer, SavesFound, StartMode
 from lighthouse.slot import FINAL
 
 if TYPE_CHECKING:
@@ -44,16 +44,19 @@ class RestoreJudge:
         """A new server does not know who was looking when the last one died."""
         self._look.clear()
 
-    def told(self, id: ReplicaId, answer: ColdStartAnswer, offer: SaveOffer | None) -> None:
-        """A group is told how to start, which has offered this save."""
+    def told(self, id: ReplicaId, answer: ColdStartAnswer, found: SavesFound | None) -> None:
+        """A group is told how to start, which has found these saves."""
         disk = self._server.disk
         self._look.discard(id.text)
         if answer.verdict is ColdStart.LOOK:
             self._look.add(id.text)
         if answer.verdict is ColdStart.FRESH:
             assert disk.max_step == 0, "steps are on record"
-            assert offer is None, "nothing was forgotten"
+            assert found is not None
+            assert found.offer is None, "nothing was forgotten"
             assert not any(map(self._looks, self.launchers)), "another still looks for a save"
+        if answer.verdict in (ColdStart.FRESH, ColdStart.RESTORE) and found is not None:
+            assert disk.quorum_id >= found.highest_quorum_id, "ids go on above all that lie there"
         if answer.verdict is ColdStart.RESTORE:
             assert self._written == answer.save, "on disk before anybody is told"
             if disk.restore is not None:  # no quorum came of it at once

@@ -6,7 +6,7 @@ from sim_attempt import Attempt
 from sim_world import World
 
 from lighthouse.lineage import digest_of
-from lighthouse.model import SaveOffer
+from lighthouse.model import SaveOffer, SavesFound
 
 if TYPE_CHECKING:
     from sim_group import SimGroup
@@ -27,6 +27,7 @@ class SimSaves:
     def __init__(self, world: World, *, alone: bool) -> None:
         self.prunings_left = 1000
         self._world = world
+        self._torn_quorum_id = 17 if alone else 0
         self._complete = [SaveOffer(name="step-3-quorum-0", step=3, quorum_id=0)] if alone else []
 
     def committed(self, group: "SimGroup", attempt: Attempt) -> None:
@@ -43,12 +44,18 @@ class SimSaves:
             delay_s = self._world.random.uniform(0.1, 1.0)
             self._world.after(delay_s, lambda: self._publish(save) if group.alive else None)
 
-    def look(self, *, may_be_blind: bool) -> SaveOffer | None:
-        """The newest one; a listing may trail by one, or be empty where there is another's to wait for."""
+    def look(self, *, may_be_blind: bool) -> SavesFound:
+        """The newest one; a listing may trail by one, or be empty where there is another's to wait for.
+
+        Of a torn one, only the quorum id can be seen.
+        """
         if may_be_blind and self._world.chance(BLIND):
-            return None
+            return SavesFound()
         trails = len(self._complete) > 1 and self._world.chance(0.3)
-        return self._complete[-2 if trails else -1] if self._complete else None
+        seen = self._complete[: -1 if trails else None]
+        highest = max((save.quorum_id for save in seen), default=0)
+        offer = seen[-1] if seen else None
+        return SavesFound(offer=offer, highest_quorum_id=max(highest, self._torn_quorum_id))
 
     def may_load(self, save: SaveOffer) -> bool:
         """Whether it is still there: meanwhile it may have been pruned, but never the last one."""

@@ -18,7 +18,7 @@ from lighthouse.model import (
     Quorum,
     Refusal,
     ReplicaId,
-    SaveOffer,
+    SavesFound,
 )
 from lighthouse.quorum import Decision, Ready, Rules, Situation
 from lighthouse.table import Limits
@@ -153,24 +153,22 @@ class SimServer:
         if stream in self.told:
             self.told[stream](word)
 
-    def propose(
-        self, id: ReplicaId, *, looked: bool, offer: SaveOffer | None
-    ) -> ColdStartAnswer | Refusal | None:
+    def propose(self, id: ReplicaId, found: SavesFound | None) -> ColdStartAnswer | Refusal | None:
         """What a group is told that asks how to start; None if the call fails."""
         starts, now_s = self.machine.cold_starts, self.now_s()
-        outcome, effects = starts.propose(id, looked=looked, offer=offer, now_s=now_s)
+        outcome, effects = starts.propose(id, found, now_s)
         self.carry_out(effects)
         if isinstance(outcome, Refusal):
             return outcome
         record = outcome.record
-        if record is not None and record.restore is not None:
-            before = self.machine.record.restore
-            if before is None or before.save != record.restore.save:
-                self.restores.decide(record.restore.save)
+        if record is not None:
+            before, restore = self.machine.record.restore, record.restore
+            if restore is not None and (before is None or before.save != restore.save):
+                self.restores.decide(restore.save)
             if not self._try_to_write(record):
                 return None
             self.carry_out(starts.recorded(id, record, now_s))
-        self.restores.told(id, outcome.answer, offer)
+        self.restores.told(id, outcome.answer, found)
         return outcome.answer
 
     def _persist(self, record: JobRecord) -> None:

@@ -15,6 +15,7 @@ from sim_server import REAL_DECIDE, SimServer
 from sim_world import World
 
 from lighthouse import quorum_book
+from lighthouse.pace import SLOW_FOR_S
 from lighthouse.quorum import Rules
 
 FAULTS_S = 12.0
@@ -65,7 +66,7 @@ class SimulatedJob:
         if slow_group is not None:
             self.launchers[slow_group].slowness = 2.0
         with self._judged():
-            self.world.run(FAULTS_S)
+            self.world.run(FAULTS_S + 2 * SLOW_FOR_S)
         return self.server.named_slow
 
     @contextmanager

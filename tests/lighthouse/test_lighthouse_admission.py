@@ -5,7 +5,16 @@ from machine_transcript import Transcript
 from lighthouse.effects import Note
 from lighthouse.identity import Field, Mismatch
 from lighthouse.machine import JobMachine
-from lighthouse.model import ColdStart, Hello, Member, Refusal, SaveOffer, Welcome, parse_replica_id
+from lighthouse.model import (
+    ColdStart,
+    Hello,
+    Member,
+    Refusal,
+    SaveOffer,
+    SavesFound,
+    Welcome,
+    parse_replica_id,
+)
 from lighthouse.quorum import Rules
 
 
@@ -30,7 +39,7 @@ def test_another_number_of_ranks_goes_on_from_a_save() -> None:
     assert isinstance(attach(machine, "0:b", 4, 6.0), Welcome)
     offer = SaveOffer(name="save", step=30, quorum_id=1)
     starts, first, second = machine.cold_starts, parse_replica_id("job/0:b"), parse_replica_id("job/1:b")
-    outcome, _ = starts.propose(first, looked=True, offer=offer, now_s=6.1)
+    outcome, _ = starts.propose(first, SavesFound(offer=offer), 6.1)
     assert not isinstance(outcome, Refusal)
     assert outcome.answer.verdict is ColdStart.RESTORE
     assert outcome.record is not None

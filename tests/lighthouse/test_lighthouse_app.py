@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,32 @@ def test_all_interfaces_are_named_by_the_machine() -> None:
         assert address is not None
         assert address.startswith(f"http://{own_hostname()}:")
         assert not address.endswith(":0")
+
+
+def test_all_interfaces_are_those_of_ipv4_and_of_ipv6() -> None:
+    hosts = ["127.0.0.1", "localhost", own_hostname()] + ["::1"] * socket.has_dualstack_ipv6()
+
+    async def body() -> None:
+        anywhere = HostPort(host="::", port=0)
+        async with serve(config(bind=anywhere, http_bind=anywhere)) as lighthouse:
+            for url in (lighthouse.url, lighthouse.status_url or ""):
+                for host in hosts:
+                    _, writer = await asyncio.open_connection(host, int(url.rpartition(":")[2]))
+                    writer.close()
+
+    asyncio.run(body())
+
+
+def test_without_ipv6_the_status_is_served_over_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_without_ipv6", lambda bind: replace(bind, host="0.0.0.0"))
+
+    async def body() -> None:
+        async with serve(config(http_bind=HostPort(host="::", port=0))) as lighthouse:
+            port = int((lighthouse.status_url or "").rpartition(":")[2])
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+
+    asyncio.run(body())
 
 
 def test_the_status_server_can_be_left_out() -> None:

@@ -1,5 +1,7 @@
 """A cold start where some or all find no save: who waits for whom, and when a job is lost or begins anew."""
 
+from dataclasses import replace
+
 import pytest
 from disaster import TWO, after_disaster
 from machine_transcript import Transcript
@@ -193,3 +195,44 @@ def test_one_that_looks_no_more_does_not_hold_up_a_new_job(end: str) -> None:
         f"0.0 attach 0a\n0.0 attach 1a\n0.0 propose 1a\n1.0 propose 0a none\n{end}\n1.2 propose 0a none"
     )
     assert player.lines[-1] == "  => 0a: FRESH: no step is on record and no complete save was found"
+
+
+def test_saves_that_nobody_can_load_are_not_trained_over_until_the_job_is_forgotten() -> None:
+    player = check(
+        """
+        0.0 attach 0a
+          => 0a starts: FRESH, step 0
+        0.1 propose 0a none torn 9
+          => on disk: quorum 9, step 0
+          => 0a: LOST: no step is on record, but there are saves, and none of them can be loaded
+        """
+    )
+    player.disk = replace(player.disk, floor=player.disk.quorum_id)  # what `forget` makes of it
+    player.play("1.0 restart\n6.0 attach 0b\n6.1 propose 0b none torn 9")
+    assert player.lines[-1] == "  => 0b: FRESH: no step is on record and no complete save was found"
+    player.play("6.2 ask 0b 0")
+    assert player.lines[-1] == "  => quorum 10 [0] step 0, to 0b"
+
+
+@pytest.mark.parametrize(
+    ("proposal", "told"),
+    [
+        ("none seen 9", "FRESH: no step is on record and no complete save was found"),
+        ("30 4 seen 9", "RESTORE: save-30-4"),
+        ("30 4 torn 9", "RESTORE: save-30-4"),
+    ],
+)
+def test_ids_go_on_above_those_of_all_saves_that_lie_there(proposal: str, told: str) -> None:
+    player = Transcript(Rules())
+    player.play(f"0.0 attach 0a\n0.1 propose 0a {proposal}")
+    assert "  => on disk: quorum 9, " in "\n".join(player.lines), "before anybody is told"
+    assert player.lines[-1] == f"  => 0a: {told}"
+    player.play(f"0.2 ask 0a {player.disk.max_step}")
+    assert player.lines[-1].startswith("  => quorum 10 [0] ")
+
+
+def test_no_group_is_told_to_begin_before_the_ids_of_what_lies_there_are_on_disk() -> None:
+    player = Transcript(Rules())
+    player.play("0.0 attach 0a\n0.1 disk full\n0.2 propose 0a none seen 9")
+    assert player.lines[-1] == "  => not written"
+    assert player.machine.record.quorum_id == 0

@@ -1,6 +1,8 @@
 """Groups that wait for a state, or for a save, which nobody can give them any more."""
 
+import pytest
 from disaster import after_disaster
+from machine_transcript import Transcript
 from test_lighthouse_machine import check
 
 from lighthouse.quorum import Rules
@@ -70,6 +72,42 @@ def test_a_group_that_waits_while_another_loads_a_save_is_left_in_peace() -> Non
         """,
         Rules(join_timeout_s=60.0),
     )
+
+
+LEFT_BEHIND = """
+        0.0 attach 0a
+        0.0 attach 1a
+        0.0 ask 0a 10
+        0.0 ask 1a 10
+        1.0 ask 1a 11
+        6.0 beat 1a
+        6.0 tick
+        6.1 ask 1a 11
+        7.0 ask 1a 40
+"""
+
+
+@pytest.mark.parametrize(("saved", "evicted"), [(None, False), (9, False), (10, True), (35, True)])
+def test_a_survivor_that_was_left_behind_starts_again_where_a_save_holds_more_than_it(
+    saved: int | None, evicted: bool
+) -> None:
+    player = Transcript(Rules())
+    player.play(LEFT_BEHIND)
+    assert player.machine.record.max_step == 40
+    if saved is not None:
+        player.play(f"7.1 saved 1a {saved} 2")
+    player.play("7.2 cut 1a\n7.3 beat 0a\n7.4 ask 0a 10\n7.5 tick\n10.0 beat 0a\n12.4 beat 0a\n12.4 tick")
+    assert not any("EVICTED" in line for line in player.lines), "a heartbeat timeout has not passed"
+    player.play("12.6 tick")
+    told = "  => told 0a: EVICTED: those that had the state it came for are dead: start again"
+    assert (told in player.lines) is evicted
+
+
+def test_a_survivor_of_the_last_quorum_goes_on_whatever_is_saved() -> None:
+    player = Transcript(Rules())
+    player.play("0.0 attach 0a\n0.0 attach 1a\n0.0 ask 0a 10\n0.0 ask 1a 10\n1.0 saved 1a 11 1\n1.1 cut 1a")
+    player.play("1.2 ask 0a 10\n1.3 tick")
+    assert "  => quorum 2 [0] step 10, to 0a" in player.lines
 
 
 def test_a_save_is_chosen_anew_when_whoever_was_told_to_load_it_is_gone() -> None:

@@ -70,6 +70,7 @@ def test_none_switches_off() -> None:
         (["--tls-cert", "c", "--tls-key", "k", "--tls-bind", "[::]:29511"], ["--http-bind", "--tls-bind"]),
         (["--tls-ca", "a"], ["--tls-ca is given without --tls-cert"]),
         (["--tls-bind", "nonsense"], ["malformed address 'nonsense'"]),
+        (["--tls-bind", "[::]:7"], ["--tls-bind is given without --tls-cert and --tls-key"]),
         (["--bind", "nonsense"], ["malformed address 'nonsense'"]),
         (["--no-such-flag"], ["--no-such-flag"]),
         (["--min-rep", "2"], ["--min-rep"]),

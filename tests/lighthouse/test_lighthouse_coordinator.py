@@ -17,6 +17,7 @@ from lighthouse.model import (
     Member,
     Refusal,
     SaveOffer,
+    SavesFound,
     StartMode,
     parse_replica_id,
 )
@@ -148,10 +149,10 @@ def test_no_save_is_decided_on_while_the_disk_is_full() -> None:
         coordinator.tick()
         store.full = True
         with pytest.raises(StoreError, match="the disk is full"):
-            coordinator.propose_save(id, looked=True, offer=offer)
+            coordinator.propose_save(id, SavesFound(offer=offer))
         assert coordinator.machines["job"].record.restore is None
         store.full = False
-        answer = coordinator.propose_save(id, looked=True, offer=offer)
+        answer = coordinator.propose_save(id, SavesFound(offer=offer))
         assert isinstance(answer, ColdStartAnswer)
         assert (answer.verdict, answer.save) == (ColdStart.RESTORE, offer)
 
@@ -162,7 +163,7 @@ def test_no_save_is_decided_on_while_the_disk_is_full() -> None:
     async def after_a_restart(coordinator: Coordinator, clock: ManualClock, _store: SickStore) -> None:
         coordinator.attach(hello(0, "c"))
         clock.advance(5.0)
-        answer = coordinator.propose_save(parse_replica_id("job/0:c"), looked=False, offer=None)
+        answer = coordinator.propose_save(parse_replica_id("job/0:c"), None)
         assert isinstance(answer, ColdStartAnswer)
         assert answer.verdict is ColdStart.LOOK, "whoever was told is gone for good"
 
@@ -173,11 +174,11 @@ def test_a_proposal_for_a_job_that_nobody_runs_makes_none() -> None:
     id = parse_replica_id("job/0:a")
 
     async def body(coordinator: Coordinator, clock: ManualClock, _store: SickStore) -> None:
-        answer = coordinator.propose_save(id, looked=False, offer=None)
+        answer = coordinator.propose_save(id, None)
         assert isinstance(answer, ColdStartAnswer)
         assert answer.verdict is ColdStart.WAIT, "its group may not be attached again yet"
         clock.advance(5.0)
-        assert coordinator.propose_save(id, looked=False, offer=None) is Refusal.UNKNOWN
+        assert coordinator.propose_save(id, None) is Refusal.UNKNOWN
         assert coordinator.machines == {}
 
     run(body)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from serving import Caller, code_of, hello, run
 
 from lighthouse.effects import CloseStream, Refuse
-from lighthouse.identity import Field, Mismatch, merge, mismatch
+from lighthouse.identity import Field, Mismatch, differences, merge, mismatch
 from lighthouse.machine import JobMachine
 from lighthouse.model import Hello, Identity, JobRecord, Refusal, Welcome, parse_replica_id
 from lighthouse.quorum import Rules
@@ -65,6 +65,38 @@ def test_a_group_that_differs_is_refused_by_name(
     assert "\n" not in text
     assert [type(effect).__name__ for effect in effects] == ["Note"]
     assert 1 not in job.table.slots
+
+
+def test_of_two_fingerprints_in_words_those_that_differ_are_named() -> None:
+    job = machine()
+    attach(job, 0, fingerprint="model.dim=128 optimizer.lr=0.003 job.seed=0")
+    outcome, _ = attach(job, 1, fingerprint="model.dim=128 optimizer.lr=0.01 job.seed=0")
+    assert isinstance(outcome, Mismatch)
+    assert outcome.sentence().startswith(
+        "fingerprint differs: this group has optimizer.lr=0.01, the running job has optimizer.lr=0.003: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "shown"),
+    [
+        ("abc", "def", ("abc", "def")),
+        ("a=1 b=2", "def", ("a=1 b=2", "def")),
+        ("a=1 b=2", "a=1 b=3 c=4", ("b=2", "b=3 c=4")),
+        ("a=1 b=2", "a=1", ("a=1 b=2", "a=1")),
+        ("a=1 b=2 c=3", "a=1 b=2", ("c=3", "nothing else")),
+    ],
+)
+def test_the_words_that_differ(ours: str, theirs: str, shown: tuple[str, str]) -> None:
+    assert differences(ours, theirs) == shown
+
+
+def test_a_sentence_stays_a_sentence() -> None:
+    ours, theirs = (" ".join(f"{letter * 500}{n}=1" for n in range(40)) for letter in "ab")
+    assert max(map(len, differences(ours, theirs))) < 400
+    ours, theirs = (" ".join(f"{letter}{n}=1" for n in range(40)) for letter in "ab")
+    assert differences(ours, theirs)[0] == "a0=1 a1=1 a2=1 a3=1 a4=1 a5=1 and 34 more"
+    assert max(map(len, differences("a" * 1000, "b" * 1000))) < 400
 
 
 def test_a_stranger_does_not_displace_the_group_whose_number_it_uses() -> None:

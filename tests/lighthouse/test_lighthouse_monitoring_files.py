@@ -1,10 +1,12 @@
 """The files for Prometheus and Grafana are written as they are, and over nothing that is there."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from lighthouse.__main__ import EXIT_BAD_INPUT, EXIT_OK, main
+from lighthouse.config import DEFAULT_BIND, DEFAULT_HTTP_BIND, DEFAULT_TLS_BIND
 from lighthouse.monitoring_files import MonitoringError, write_monitoring
 
 SOURCE = Path(__file__).parents[2] / "lighthouse" / "monitoring"
@@ -22,6 +24,15 @@ def test_all_files_are_written_into_a_new_folder(tmp_path: Path, capsys: pytest.
         folder
     ).keys()
     assert capsys.readouterr().out.split() == [str(path) for path in sorted(folder.iterdir())]
+
+
+def test_the_example_looks_for_groups_where_no_port_of_the_lighthouse_is() -> None:
+    lighthouse, groups = (SOURCE / "prometheus.yml").read_text().split("job_name: headway-groups")
+    assert re.findall(r"\.example:(\d+)", lighthouse) == [str(DEFAULT_HTTP_BIND.port)]
+    taken = {str(bind.port) for bind in (DEFAULT_BIND, DEFAULT_HTTP_BIND, DEFAULT_TLS_BIND)}
+    ports = set(re.findall(r"\.example:(\d+)", groups))
+    assert ports
+    assert not ports & taken
 
 
 def test_what_is_there_and_the_same_stays_and_what_is_missing_is_added(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from lighthouse.ended import EndedAttempts
 from lighthouse.lineage import digest_of
 from lighthouse.lookout import Lookout
 from lighthouse.machine import JobMachine
-from lighthouse.model import Member, Quorum, Restore, SaveOffer, StartMode
+from lighthouse.model import Member, Quorum, Restore, SaveOffer, SavesFound, StartMode
 from lighthouse.quorum_book import QuorumBook
 from lighthouse.slot import Gone, Slot
 from lighthouse.table import Effects, Table
@@ -125,23 +125,27 @@ def always_fresh(_starts: ColdStarts, _now_s: float) -> StartMode:
     return StartMode.FRESH
 
 
-def told_before_decided(starts: ColdStarts, slot: Slot, save: SaveOffer) -> Outcome:
+def told_before_decided(starts: ColdStarts, slot: Slot, save: SaveOffer, found: SavesFound | None) -> Outcome:
     """Which save it is goes to the group before it goes to disk."""
-    return Outcome(answer=RESTORE(starts, slot, save).answer)
+    return Outcome(answer=RESTORE(starts, slot, save, found).answer)
 
 
-def record_stays(starts: ColdStarts, slot: Slot, save: SaveOffer) -> Outcome:
+def record_stays(starts: ColdStarts, slot: Slot, save: SaveOffer, found: SavesFound | None) -> Outcome:
     """The job must reach the step that was lost before anybody may go on."""
-    return _with_record(starts, slot, save, max_step=starts._book.record.max_step)
+    return _with_record(starts, slot, save, found, max_step=starts._book.record.max_step)
 
 
-def ids_of_saves_do_not_count(starts: ColdStarts, slot: Slot, save: SaveOffer) -> Outcome:
+def ids_of_saves_do_not_count(
+    starts: ColdStarts, slot: Slot, save: SaveOffer, found: SavesFound | None
+) -> Outcome:
     """After the loss of a disk ids begin anew."""
-    return _with_record(starts, slot, save, quorum_id=starts._book.record.quorum_id)
+    return _with_record(starts, slot, save, found, quorum_id=starts._book.record.quorum_id)
 
 
-def _with_record(starts: ColdStarts, slot: Slot, save: SaveOffer, **changes: object) -> Outcome:
-    outcome = RESTORE(starts, slot, save)
+def _with_record(
+    starts: ColdStarts, slot: Slot, save: SaveOffer, found: SavesFound | None, **changes: object
+) -> Outcome:
+    outcome = RESTORE(starts, slot, save, found)
     record = outcome.record and replace(outcome.record, **changes)  # type: ignore[arg-type]
     return replace(outcome, record=record)
 
@@ -162,9 +166,14 @@ def nobody_is_stranded(*_arguments: object) -> list[Slot]:
     return []
 
 
-def without_a_lighthouse_is_forgotten(starts: ColdStarts, offer: SaveOffer) -> bool:
+def without_a_lighthouse_is_forgotten(starts: ColdStarts, quorum_id: int) -> bool:
     """Saves of quorum 0 are shut out although nothing was forgotten."""
-    return offer.quorum_id <= starts._book.record.floor
+    return quorum_id <= starts._book.record.floor
+
+
+def ids_of_torn_saves_do_not_count(starts: ColdStarts, quorum_id: int, found: SavesFound | None) -> int:
+    """A save that cannot be loaded looks newer than those that follow."""
+    return max(starts._book.record.quorum_id, quorum_id)
 
 
 def nobody_is_waited_for(_starts: ColdStarts) -> bool:
@@ -197,6 +206,7 @@ MUTATIONS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "told before decided": (ColdStarts, "_restore", told_before_decided),
     "the record stays": (ColdStarts, "_restore", record_stays),
     "ids of saves do not count": (ColdStarts, "_restore", ids_of_saves_do_not_count),
+    "ids of torn saves do not count": (ColdStarts, "_above", ids_of_torn_saves_do_not_count),
     "nobody is displaced": (ColdStarts, "_displaced", nobody_is_displaced),
     "a save that is gone is waited for": (ColdStarts, "_is_being_loaded", waits_for_a_save_that_is_gone),
     "nobody is stranded": (ColdStarts, "stranded", nobody_is_stranded),

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lighthouse.model import ColdStart, ColdStartAnswer, Quorum, SaveOffer
+from lighthouse.model import ColdStart, ColdStartAnswer, Quorum, SaveOffer, SavesFound
 from lighthouse.wire import (
     cold_start_message,
     cold_start_of,
     decode,
     encode_reply,
     member_of,
+    proposal_message,
     proposal_of,
 )
 from protos import lighthouse_pb2, torchft_pb2
@@ -90,10 +91,29 @@ SAVE = SaveOffer(name="step-7", step=7, quorum_id=1)
 def test_a_proposal_is_read() -> None:
     save = lighthouse_pb2.SaveOffer(name="step-7", step=7, quorum_id=1)
     request = lighthouse_pb2.ProposeSaveRequest(replica_id="job/2:u", looked=True, save=save)
-    id, looked, offer = proposal_of(request)
-    assert (id.text, looked, offer) == ("job/2:u", True, SAVE)
+    id, found = proposal_of(request)
+    assert (id.text, found) == ("job/2:u", SavesFound(offer=SAVE))
     request.ClearField("save")
-    assert proposal_of(request)[1:] == (True, None)
+    assert proposal_of(request)[1] == SavesFound()
+    request.looked = False
+    assert proposal_of(request)[1] is None
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        SavesFound(),
+        SavesFound(offer=SAVE, highest_quorum_id=9),
+        SavesFound(highest_quorum_id=2**62 - 1, unusable=True),
+    ],
+)
+def test_what_was_found_comes_through_as_it_was_said(found: SavesFound | None) -> None:
+    message = decode(
+        lighthouse_pb2.ProposeSaveRequest, proposal_message("job/2:u", found).SerializeToString()
+    )
+    id, read = proposal_of(message)
+    assert (id.text, read) == ("job/2:u", found)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +127,8 @@ def test_a_proposal_is_read() -> None:
         ({"save": {"name": "a\n"}}, "malformed name of a save"),
         ({"save": {"name": "x", "step": -1}}, "malformed save"),
         ({"save": {"name": "x", "quorum_id": 2**62}}, "malformed save"),
+        ({"highest_quorum_id": 2**62}, "highest_quorum_id"),
+        ({"highest_quorum_id": -1}, "highest_quorum_id"),
     ],
 )
 def test_a_proposal_that_makes_no_sense_is_refused(fields: dict[str, object], why: str) -> None:

@@ -6,8 +6,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from lighthouse.client import Phase
+from lighthouse.client import ColdStart, Phase, SaveOffer, SavesFound
 from replica.alone import AloneBridge, AloneStream, NoPeers
+from replica.remaining import Remaining, remaining
 from replica.rounds import Peer
 from replica.streams import StartCheck
 
@@ -46,3 +47,22 @@ def test_nobody_is_asked_or_told() -> None:
     stream.abandon(1, "")
     stream.goodbye(finished=True, step=1)
     stream.close()
+
+
+def test_it_begins_as_its_saves_say() -> None:
+    stream = AloneStream(saves=True)
+    assert stream.attach("", 1, "", "") is StartCheck.COLD
+    offer = SaveOffer(name="save", step=4, quorum_id=2)
+    told = {
+        None: ColdStart.LOOK,
+        SavesFound(): ColdStart.FRESH,
+        SavesFound(highest_quorum_id=9): ColdStart.FRESH,  # what is half written was never the newest
+        SavesFound(highest_quorum_id=9, unusable=True): ColdStart.LOST,
+        SavesFound(offer=offer, highest_quorum_id=9): ColdStart.RESTORE,
+    }
+    assert {found: stream.propose(found).verdict for found in told} == told
+    assert stream.propose(SavesFound(offer=offer)).save == offer
+
+
+def test_there_is_nobody_else() -> None:
+    assert remaining(AloneStream().status(), job="job", group=0, step=9) is Remaining.NOBODY

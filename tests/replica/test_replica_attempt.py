@@ -138,6 +138,7 @@ def test_a_committed_attempt_applies_the_mean_and_writes_it_all_down() -> None:
     group.walk(attempt, gradient=3.0)
     assert attempt.commit()
     assert attempt.ended
+    assert (attempt.loss, attempt.groups) == (100.5, (0,))
     assert group.weight.tolist() == [-3.0, -3.0]
     assert (group.votes, group.ended) == ([True], [Reason.NONE])
     (line,) = group.attempts
@@ -192,6 +193,7 @@ def test_an_attempt_without_a_commit_changes_nothing_keeps_its_rounds_and_says_w
     attempt = group.attempt(others=(3,))
     group.walk(attempt)
     assert not attempt.commit()
+    assert (attempt.loss, attempt.groups) == (None, (0, 3))
     assert group.weight.tolist() == [0.0, 0.0]
     assert (group.votes, group.ended) == ([vote], [reason])
     (line,) = group.attempts

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lighthouse.client import ColdStart, ColdStartAnswer, SaveOffer
+from lighthouse.client import ColdStart, ColdStartAnswer, SaveOffer, SavesFound
 from replica import cold_start
-from replica.backstop import Facts, FileEntry, Manifest, Save, SaveName, StoreError
+from replica.backstop import Facts, FileEntry, Found, Manifest, Save, SaveName, StoreError
 from replica.cold_start import begin_cold
 from replica.errors import RestartError, UserError
 from replica.ledger import EventKind
@@ -17,6 +17,7 @@ from replica.streams import StartCheck
 
 NAME = SaveName(step=40, quorum_id=7, incarnation="0123abcd")
 OFFER = SaveOffer(name=NAME.text, step=40, quorum_id=7)
+HIGHEST = 11
 FACTS = Facts(
     job="job",
     group=0,
@@ -41,18 +42,22 @@ SAVE = Save(
 class Vault:
     """Holds the saves that this group can see."""
 
-    def __init__(self, *saves: Save, broken: bool = False, unreadable: bool = False) -> None:
+    def __init__(
+        self, *saves: Save, broken: bool = False, unreadable: bool = False, damaged: bool = False
+    ) -> None:
         self.saves = saves
+        self.damaged = damaged
         self.unreadable = unreadable
         self.broken = broken
         self.looked = 0
         self.loaded: list[Save] = []
 
-    def newest(self) -> Save | None:
+    def look(self) -> Found:
         self.looked += 1
         if self.unreadable:
             raise StoreError("the bucket does not answer")
-        return self.saves[0] if self.saves else None
+        save = self.saves[0] if self.saves else None
+        return Found(save=save, highest_quorum_id=HIGHEST, unusable=self.damaged)
 
     def find(self, name: SaveName | None) -> Save | None:
         return next((save for save in self.saves if save.name == name), None)
@@ -68,12 +73,13 @@ class Group:
 
     def __init__(self, *answers: ColdStartAnswer, vault: Vault | None = None, digest: str = "d1") -> None:
         self.answers = list(answers)
-        self.asked: list[tuple[bool, SaveName | None]] = []
+        self.asked: list[SavesFound | None] = []
+        self.above = 0
         self.rank, self.world_size = 0, 1
         self.stream: Any = self
         self.ranks: Any = self
         self.record: Any = self
-        self.config = SimpleNamespace(job="job")
+        self.config = SimpleNamespace(job="job", lighthouse="h:1")
         self.stopwatch = Stopwatch()
         self.saves = None if vault is None else SimpleNamespace(vault=vault)
         self.notices = SimpleNamespace(draining=False, raise_if_ended=lambda: None)
@@ -83,8 +89,8 @@ class Group:
         self.warnings: list[str] = []
         self.events: list[tuple[EventKind, dict[str, Any]]] = []
 
-    def propose(self, *, looked: bool, offer: SaveName | None) -> ColdStartAnswer:
-        self.asked.append((looked, offer))
+    def propose(self, found: SavesFound | None) -> ColdStartAnswer:
+        self.asked.append(found)
         return self.answers.pop(0)
 
     def share(self, values: list[int]) -> list[tuple[int, ...]]:
@@ -95,6 +101,9 @@ class Group:
 
     def begin_at(self, step: int, quorum_id: int) -> None:
         self.step, self.restored_quorum_id = step, quorum_id
+
+    def rise_above(self, quorum_id: int) -> None:
+        self.above = quorum_id
 
     def fingerprint(self) -> str:
         return "mine"
@@ -128,14 +137,15 @@ def test_saves_are_looked_at_only_when_the_lighthouse_says_that_nobody_lives() -
     assert begin(group) is StartCheck.GO_ON
     assert group.heals
     assert vault.looked == 0
-    assert [looked for looked, _ in group.asked] == [False, False, False]
+    assert group.asked == [None, None, None]
 
 
 def test_the_newest_save_is_offered_and_the_one_decided_on_is_loaded() -> None:
     vault = Vault(SAVE)
     group = Group(says(ColdStart.LOOK), says(ColdStart.RESTORE, OFFER), vault=vault)
     assert begin(group) is StartCheck.GO_ON
-    assert group.asked == [(False, None), (True, NAME)]
+    assert group.asked == [None, SavesFound(offer=OFFER, highest_quorum_id=HIGHEST)]
+    assert group.above == HIGHEST
     assert (vault.loaded, group.step, group.restored_quorum_id, group.heals) == ([SAVE], 40, 7, False)
     [(kind, values)] = group.events
     assert kind is EventKind.BACKSTOP_READ
@@ -170,8 +180,25 @@ def test_a_group_that_cannot_see_the_save_heals_from_those_that_can(vault: Vault
 def test_without_a_save_anywhere(verdict: ColdStart, check: StartCheck) -> None:
     group = Group(says(ColdStart.LOOK), says(verdict), vault=Vault())
     assert begin(group) is check
-    assert group.asked == [(False, None), (True, None)]
+    assert group.asked == [None, SavesFound(highest_quorum_id=HIGHEST)]
+    assert group.above == HIGHEST
     assert not group.heals
+
+
+@pytest.mark.parametrize(
+    ("lighthouse", "advice"), [("h:1", "lighthouse forget ADDR job"), ("none", "move them away")]
+)
+def test_where_no_save_can_be_loaded_the_user_decides(lighthouse: str, advice: str) -> None:
+    group = Group(says(ColdStart.LOOK), says(ColdStart.LOST), vault=Vault(damaged=True))
+    group.config.lighthouse = lighthouse
+    with pytest.raises(UserError, match=f"none can be loaded .*{advice}"):
+        begin(group)
+    assert group.asked == [None, SavesFound(highest_quorum_id=HIGHEST, unusable=True)]
+
+
+def test_saves_that_are_forgotten_stop_nobody() -> None:
+    group = Group(says(ColdStart.LOOK), says(ColdStart.FRESH), vault=Vault(damaged=True))
+    assert begin(group) is StartCheck.GO_ON
 
 
 def test_a_save_of_another_configuration_is_refused() -> None:
@@ -227,7 +254,7 @@ def test_what_was_found_is_looked_for_again_after_a_wait() -> None:
     )
     begin(group)
     assert vault.looked == 2
-    assert [looked for looked, _ in group.asked] == [False, True, False, True]
+    assert [found is not None for found in group.asked] == [False, True, False, True]
 
 
 def test_a_group_that_is_asked_to_leave_does_not_wait_for_an_answer() -> None:

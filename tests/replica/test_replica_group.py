@@ -68,21 +68,24 @@ def ended(child: subprocess.Popen[str], out: Path) -> Ended:
         code=child.returncode,
         said=json.loads(stdout) if stdout else None,
         stderr=stderr,
-        ledger=[json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else [],
-        events=[json.loads(line) for line in events.read_text().splitlines()] if events.exists() else [],
+        ledger=[json.loads(line) for line in ledger.read_text().splitlines()] if ledger.is_file() else [],
+        events=[json.loads(line) for line in events.read_text().splitlines()] if events.is_file() else [],
     )
 
 
 @pytest.fixture(scope="module")
 def runs(lighthouse: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """Several jobs at once, by name; `late` is a job that is started again after it has finished."""
-    folders = {
-        name: tmp_path_factory.mktemp(name) for name in ("plain", "again", "nan", "batch-norm", "late")
-    }
+    names = ("plain", "again", "full", "nan", "batch-norm", "late")
+    folders = {name: tmp_path_factory.mktemp(name) for name in names}
+    (folders["full"] / "ledger").mkdir()
+    for name in ("events.jsonl", "ledger/group-4.jsonl"):
+        (folders["full"] / name).symlink_to("/dev/full")
+    troubles = {"plain": "", "again": "", "full": "", "nan": "nan", "batch-norm": "batch-norm"}
     with children() as started:
         running = {
             name: start(started, lighthouse, folders[name], job=name, trouble=trouble)
-            for name, trouble in (("plain", ""), ("again", ""), ("nan", "nan"), ("batch-norm", "batch-norm"))
+            for name, trouble in troubles.items()
         }
         found = {name: ended(child, folders[name]) for name, child in running.items()}
         late = start(started, lighthouse, folders["late"], job="plain")
@@ -170,6 +173,15 @@ def test_two_runs_with_the_same_seed_are_bit_identical(runs: dict[str, Ended]) -
     assert digests[0] == digests[1] != []
 
 
+def test_a_disk_without_room_for_its_evidence_costs_it_nothing_else(runs: dict[str, Ended]) -> None:
+    run = runs["full"]
+    assert run.code == 0, run.stderr
+    assert run.said is not None
+    assert runs["plain"].said is not None
+    assert run.said["weights"] == runs["plain"].said["weights"]
+    assert run.stderr.count("cannot be written (No space left on device): what belongs there is lost") == 2
+
+
 def test_a_group_that_comes_after_the_end_leaves_at_once(runs: dict[str, Ended]) -> None:
     late = runs["late"]
     assert late.code == 0, late.stderr
@@ -238,7 +250,20 @@ def test_explicit_settings_beat_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert (config.lighthouse, config.group, config.steps, config.out) == ("[::1]:2", 3, 1, Path("/tmp/x"))
 
 
+def test_with_a_lighthouse_a_group_has_no_number_unless_it_is_given_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("REPLICA_GROUP_ID", raising=False)
+    with pytest.raises(
+        UserError, match="the number of this replica group is not given: set REPLICA_GROUP_ID"
+    ):
+        settings_seen(monkeypatch, lighthouse="host:1")
+    assert settings_seen(monkeypatch, lighthouse="host:1", group=0).group == 0
+    assert settings_seen(monkeypatch, lighthouse="none").group == 0
+
+
 def test_the_scheme_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICA_GROUP_ID", "0")
     monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "http://host:1")
     assert settings_seen(monkeypatch).lighthouse == "host:1"
     monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "host:1")

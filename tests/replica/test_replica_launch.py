@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from children import Children, children, hear
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from replica import launch
 from replica.errors import ExitCode, UserError
+from replica.exit import LAUNCHER_PID_VARIABLE
 
 CODES = st.lists(st.integers(-64, 255).filter(lambda code: code != 0), max_size=6)
 
@@ -26,6 +28,18 @@ code = codes[min(number, len(codes)) - 1]
 if code < 0:
     os.kill(os.getpid(), -code)
 sys.exit(code)
+"""
+
+
+# Each rank waits as long as it is told, and finds the same mistake then.
+MISTAKEN = """
+import os, sys, time
+from replica.errors import UserError
+from replica.exit import run
+def main():
+    time.sleep(float(sys.argv[1 + int(os.environ["RANK"])]))
+    raise UserError("mend it")
+run(main)
 """
 
 
@@ -52,12 +66,38 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The worker's script; what the launcher changes in the environment is undone."""
     path = tmp_path / "worker.py"
     path.write_text(WORKER)
-    for name in (launch.LAUNCHER_PID_VARIABLE, "OMP_NUM_THREADS"):
+    for name in (LAUNCHER_PID_VARIABLE, "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
     before = dict(os.environ)
     yield path
     os.environ.clear()
     os.environ.update(before)
+
+
+def test_only_what_a_rank_has_handed_over_is_told(tmp_path: Path) -> None:
+    (tmp_path / "told").touch()
+    failures = [
+        SimpleNamespace(exitcode=code, message=message, error_file=str(tmp_path / name))
+        for code, message, name in (
+            (4, "mend it", "told"),
+            (4, "mend it", "told"),
+            (4, "To enable traceback see: ...", "none"),
+            (3, "a rank is gone", "told"),
+        )
+    ]
+    assert launch.mistakes(failures) == ["mend it"]
+
+
+def test_the_sentence_of_a_mistake_is_told_once_whichever_rank_ends_first(
+    script: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script.write_text(MISTAKEN)
+    for waits in (("0", "60"), ("60", "0"), ("0", "0")):
+        words = ["--nproc-per-node", "2", "--monitor-interval", "0.01", str(script), *waits]
+        assert launch.main(words) == 4
+        said = capfd.readouterr().err
+        assert said.count("mend it") == 1
+        assert "error: mend it\n" in said
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replica.bridge import manager
 from replica.bridge.manager import ManagerBridge, take_torchft_environment
 from replica.bridge.transport import Heal
-from replica.config import Timeouts
+from replica.config import GroupConfig, Timeouts
 from replica.errors import RestartError
 
 NAMES = st.sampled_from(["TORCHFT_TIMEOUT_SEC", "TORCHFT_LIGHTHOUSE", "TORCHFT_", "TORCH_HOME", "XTORCHFT_A"])
@@ -72,3 +73,27 @@ def test_why_there_is_no_quorum_is_said_in_one_line(error: Exception, said: str)
     with pytest.raises(RestartError) as raised:
         bridge.begin()
     assert str(raised.value) == said
+
+
+@pytest.mark.parametrize(
+    ("rank", "who"), [(0, "the Lighthouse went away"), (1, "rank 0 of this group ended")]
+)
+def test_who_went_away_during_the_start_depends_on_whom_the_rank_asks(
+    monkeypatch: pytest.MonkeyPatch, rank: int, who: str
+) -> None:
+    def make(*args: object) -> None:
+        raise RuntimeError("Connection closed")
+
+    for name in ("HealTransport", "CrossGroupProcessGroup"):
+        monkeypatch.setattr(manager, name, lambda **settings: None)
+    monkeypatch.setattr(ManagerBridge, "_make_manager", make)
+    config = GroupConfig(job="j", group=0, lighthouse="h:1", steps=1, micro_batches=1)
+    nothing: dict[str, Any] = dict.fromkeys(("store", "held", "own", "fresh", "on_served"))
+    with pytest.raises(RestartError, match=f"{who} during the start .*Connection closed"):
+        ManagerBridge(
+            config=config,
+            ranks=cast(Any, SimpleNamespace(rank=rank)),
+            advertise_addr="127.0.0.1",
+            signature=1,
+            **nothing,
+        )

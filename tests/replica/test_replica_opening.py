@@ -77,8 +77,16 @@ def test_a_heal_that_broke_off_half_way_ends_this_incarnation(group: Group, open
 def test_a_joiner_that_all_refuse_for_its_token_is_not_to_be_restarted(
     group: Group, opening: Opening
 ) -> None:
-    with pytest.raises(UserError, match="another token than this one: give all groups the same --token-file"):
-        opening._end_where_lost(start_with(Heal(refused=True, in_place=True), error="refused"))
+    why = "it does not know the CA of our certificate"
+    incidents = [
+        (0, Incident(donor="h:1", fault=Fault.REFUSED, tensor=None, detail=why)),
+        (1, Incident(donor="h:2", fault=Fault.REFUSED, tensor=None, detail=why)),
+        (2, Incident(donor="h:3", fault=Fault.STALLED, tensor=None, detail="gone")),
+    ]
+    with pytest.raises(UserError, match=rf"refuse this one \({why}\): give all groups the same --token-file"):
+        opening._end_where_lost(
+            start_with(Heal(refused=True, in_place=True, incidents=incidents), error="refused")
+        )
     assert [kind for kind, _ in group.events] == [EventKind.HEAL_FAILED]
 
 
@@ -120,10 +128,11 @@ class Closing(Group):
         self.order: list[object] = []
         self.saves = None
         if last is not None:
-            self.saves = SimpleNamespace(at_the_end=lambda *what: self.order.append(what) or last)
+            self.saves = SimpleNamespace(at_the_end=lambda *what: self.order.append(what) or last, last=last)
         self.sum = SimpleNamespace(reduce=lambda *args, **kwargs: self.order.append("reduce") or reduced)
         self.bridge = SimpleNamespace(process_group=None)
         self.stopwatch = SimpleNamespace(time=lambda doing: nullcontext())
+        self.ranks = SimpleNamespace(share=lambda values: [tuple(values), (False,)])
 
 
 def close(group: Closing, *, changed: bool = True) -> Turn:
@@ -160,6 +169,25 @@ def test_one_that_is_gone_when_all_is_safe_is_no_trouble(last: LastSave | None) 
     assert close(Closing(ReduceFailed(error="group 0 left"), last=last)) is Turn.LEAVE
 
 
+def test_one_that_has_just_healed_may_go_when_the_others_do() -> None:
+    group = Closing(object(), last=LastSave.UNKNOWN)
+    assert close(group) is Turn.LEAVE
+    assert cast(Any, group.saves).last is LastSave.DURABLE
+
+
+def test_one_that_has_just_healed_and_hears_no_more_sees_to_the_last_save_itself() -> None:
+    group = Closing(ReduceFailed(error="group 0 died"), last=LastSave.UNKNOWN)
+    assert close(group) is Turn.AGAIN
+    assert cast(Any, group.saves).last is LastSave.UNKNOWN
+
+
+def test_what_one_rank_has_not_heard_none_takes_for_granted() -> None:
+    group = Closing(object(), last=LastSave.UNKNOWN)
+    group.ranks = SimpleNamespace(share=lambda values: [tuple(values), (True,)])
+    assert close(group) is Turn.AGAIN
+    assert cast(Any, group.saves).last is LastSave.UNKNOWN
+
+
 class Asked(Closing):
     """Group 1, asked to leave; a quorum of its own is there when it asks for one."""
 
@@ -172,6 +200,7 @@ class Asked(Closing):
         )
         self.ranks = SimpleNamespace(share=lambda values: [tuple(values)])
         self.failures = SimpleNamespace(pause_s=0.0)
+        self.quorum_wait = SimpleNamespace(waiting=lambda: nullcontext())
         self.stream = SimpleNamespace(progress=lambda step, phase: None)
         self.stopwatch = SimpleNamespace(time=lambda doing: nullcontext(), begin_attempt=lambda: None)
         self.record = SimpleNamespace(group_event=lambda kind, **values: None)

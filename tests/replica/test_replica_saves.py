@@ -26,11 +26,17 @@ class FakeBackstop:
         self.saved_at_look: int | None = 1
         self.looks = 0
         self.knows = True
+        self.is_alone = True
+        self.settled: list[float] = []
         self.boundary: Boundary | None = None
 
     def finish(self, boundary: Boundary | None = None, *, limit_s: float) -> str | None:
         self.finished.append((boundary, limit_s))
         return self.failure
+
+    def settle(self, *, limit_s: float) -> bool:
+        self.settled.append(limit_s)
+        return False
 
     def is_saved(self, step: int) -> bool:
         self.looks += 1
@@ -58,6 +64,8 @@ class Group:
         self.record = SimpleNamespace(incarnation="00000001")
         self.ranks = SimpleNamespace(share=lambda values: [tuple(values)])
         self.state = None
+        self.rank = 0
+        self.bridge = SimpleNamespace(quorum_id=5)
         self.step = STEPS
         self.last_digest = "d"
         self.over: str | None = None
@@ -125,12 +133,28 @@ def test_a_writer_that_never_ends_is_not_waited_for_for_ever(
 def test_one_that_has_just_healed_leaves_it_to_the_others_to_tell(saves: Any) -> None:
     saves._backstop.knows = False
     saves._backstop.saved_at_look = None
-    assert saves.at_the_end(4, [0, 1]) is LastSave.DURABLE
+    assert saves.at_the_end(4, [0, 1]) is LastSave.UNKNOWN
+    assert saves.last is LastSave.UNKNOWN
 
 
-def test_asked_to_leave_it_has_the_grace(saves: Any) -> None:
+def test_alone_it_saves_its_newest_step_within_the_grace(saves: Any) -> None:
     saves.before_leaving()
     assert saves._backstop.finished == [(None, 7.0)]
+
+
+def test_the_last_one_saves_what_another_would_have_written(saves: Any) -> None:
+    saves._backstop.is_alone = False
+    saves._backstop.failure = "disk full"
+    saves.before_leaving()
+    own = Boundary(step=STEPS, quorum_id=5, owners=frozenset({1}), digest="d")
+    assert saves._backstop.finished == [(own, 7.0)]
+    assert saves.failure == "disk full"
+
+
+def test_what_is_in_flight_has_the_grace_and_is_no_failure(saves: Any) -> None:
+    saves.settle()
+    assert saves._backstop.settled == [7.0]
+    assert (saves.failure, saves._backstop.finished) == (None, [])
 
 
 def test_where_the_state_came_from_is_kept(saves: Any) -> None:

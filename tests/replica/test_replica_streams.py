@@ -1,14 +1,23 @@
 """How a group begins, from what the Lighthouse says when it attaches."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from lighthouse.client import OPEN, Access, ColdStart, RefusedError, StartMode, UnreachableError, Welcome
+from lighthouse.client import (
+    OPEN,
+    Access,
+    ColdStart,
+    LockedOutError,
+    RefusedError,
+    SavesFound,
+    StartMode,
+    UnreachableError,
+    Welcome,
+)
 from replica import streams
-from replica.backstop.names import SaveName
 from replica.config import BackstopConfig, GroupConfig
 from replica.errors import RestartError, UserError
 from replica.notices import Notices
@@ -92,19 +101,29 @@ def test_the_newest_save_is_proposed_and_no_answer_is_one_to_wait_for(
 ) -> None:
     asked: list[Any] = []
 
-    def propose(address: str, replica_id: str, **words: Any) -> Any:
-        asked.append((address, replica_id, words["looked"], words["offer"]))
+    def propose(address: str, replica_id: str, found: Any, **words: Any) -> Any:
+        asked.append((address, replica_id, found))
         raise UnreachableError("nobody answers")
 
     monkeypatch.setattr(streams, "propose_save", propose)
     made = stream()
     made.attach("j/1:u", 1, "f", "p")
-    name = SaveName(step=4, quorum_id=2, incarnation="0" * 8)
-    answer = made.propose(looked=True, offer=name)
+    found = SavesFound(highest_quorum_id=2)
+    answer = made.propose(found)
     assert (answer.verdict, answer.cause) == (ColdStart.WAIT, "nobody answers")
-    [(address, replica_id, looked, offer)] = asked
-    assert (address, replica_id, looked) == ("h:1", "j/1:u", True)
-    assert (offer.name, offer.step, offer.quorum_id) == (name.text, 4, 2)
+    assert asked == [("h:1", "j/1:u", found)]
+
+
+def test_a_lighthouse_that_does_not_answer_has_no_status(
+    attach: type[Attach], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(address: str, timeout_s: float, **words: Any) -> Any:
+        raise UnreachableError("nobody answers")
+
+    monkeypatch.setattr(streams, "status", lambda address, timeout_s, **words: {"of": address})
+    assert stream().status() == {"of": "h:1"}
+    monkeypatch.setattr(streams, "status", nobody)
+    assert stream().status() is None
 
 
 def test_an_incarnation_that_is_not_wanted_ends(
@@ -117,7 +136,41 @@ def test_an_incarnation_that_is_not_wanted_ends(
     made = stream()
     made.attach("j/1:u", 1, "f", "p")
     with pytest.raises(RestartError, match="superseded"):
-        made.propose(looked=False, offer=None)
+        made.propose(None)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error"),
+    [
+        (LockedOutError("another token"), UserError),
+        (RefusedError("evicted"), RestartError),
+        (UnreachableError("nobody answers"), RestartError),
+    ],
+)
+def test_a_rank_that_is_locked_out_is_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, refusal: Exception, error: type[Exception]
+) -> None:
+    class Watch(Attach):
+        def open(self, timeout_s: float) -> Welcome | None:
+            raise refusal
+
+    monkeypatch.setattr(streams, "WatchStream", Watch)
+    with pytest.raises(error, match=str(refusal)):
+        stream().watch("j/1:u", 2, "f", "p")
+
+
+def test_the_port_for_tls_is_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(address: str, wait_s: float, on_wait: Callable[[float], None]) -> None:
+        on_wait(1.0)
+        raise UnreachableError("nobody answers")
+
+    monkeypatch.setattr(streams, "wait_until_reachable", wait)
+    monkeypatch.setattr(streams, "wrong_port", lambda address: None)
+    with pytest.raises(RestartError, match="nobody answers"):
+        stream().wait_until_reachable()
+    monkeypatch.setattr(streams, "wrong_port", lambda address: f"TLS is spoken at {address}")
+    with pytest.raises(UserError, match="TLS is spoken at h:1"):
+        stream().wait_until_reachable()
 
 
 def test_going_on_and_finished_are_told_apart() -> None:

@@ -66,6 +66,16 @@ def test_the_number_of_steps_counts_only_if_the_schedule_uses_it() -> None:
     assert fingerprint(constant, "data") == fingerprint(changed(constant, "job.steps"), "data")
 
 
+def test_the_fingerprint_is_of_words_that_name_what_differs() -> None:
+    words, other = (
+        set(fingerprint(config, "data").split())
+        for config in (JobConfig(), changed(JobConfig(), "optimizer.lr"))
+    )
+    assert (words - other, other - words) == ({"optimizer.lr=0.003"}, {"optimizer.lr=1.003"})
+    # A Lighthouse takes 1024 characters, the shapes of the model and the hash of the data among them.
+    assert len(fingerprint(JobConfig(), "d" * 200)) < 900
+
+
 def test_the_fingerprint_changes_with_the_data() -> None:
     assert fingerprint(JobConfig(), "data") != fingerprint(JobConfig(), "other data")
 

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 
 from replica.backstop import Backstop, Boundary, Facts, Save, Saved, Store
 from replica.backstop import backstop as module
+from replica.backstop.names import SaveName
 from replica.backstop.writing import write_save
 from replica.config import BackstopConfig
 from replica.mesh import Ranks
@@ -113,7 +114,7 @@ def test_a_save_holds_the_state_of_its_boundary_though_training_goes_on(
     assert rank.state.digest(1) != digest
     gate.set()
     rank.join()
-    save = rank.backstop.vault.newest()
+    save = rank.backstop.vault.look().save
     assert save is not None
     assert save.manifest.facts.digest == digest
     rank.backstop.vault.load(save)
@@ -281,6 +282,56 @@ def test_a_newer_quorum_s_save_is_no_failure_of_this_one(rank: Rank, tmp_path: P
     assert late.failed == []
     assert late.backstop.finish(limit_s=30.0) is None
     assert [each.name.quorum_id for each in rank.store.listed() if isinstance(each, Save)] == [9]
+
+
+def fence(folder: Path, step: int, quorum_id: int) -> None:
+    """What looks like a save of a later quorum, as far as names and sizes tell."""
+    save = folder / "job" / SaveName(step=step, quorum_id=quorum_id, incarnation="0000000f").text
+    save.mkdir(parents=True)
+    for name in (".metadata", "headway.json", "__0_0.distcp"):
+        (save / name).write_text("garbage")
+
+
+def test_a_last_save_that_is_fenced_off_by_another_step_is_a_failure(
+    rank: Rank, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fence(tmp_path, 90, 9)
+    rank.commit(LAST_STEP)
+    sentence = rank.backstop.finish(limit_s=30.0)
+    assert sentence is not None
+    assert f"save of step {LAST_STEP}" in sentence
+    assert "a newer quorum has published step-000000000090-quorum-000000000009" in sentence
+    assert [step for step, _ in rank.failed] == [LAST_STEP]
+    assert rank.saved == []
+
+
+def test_a_save_that_was_fenced_off_behind_the_training_is_not_taken_for_made(
+    rank: Rank, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fence(tmp_path, 90, 9)
+    rank.commit(10)
+    rank.join()
+    assert "was given up" in caplog.text
+    assert rank.failed == []
+    assert rank.backstop.finish(limit_s=30.0) is not None
+    rank.commit(20, quorum_id=10)
+    assert rank.backstop.finish(limit_s=30.0) is None
+    assert rank.steps() == [20]
+
+
+def test_a_save_that_no_name_can_be_given_is_a_failure(rank: Rank) -> None:
+    rank.commit(LAST_STEP, quorum_id=10**18)
+    assert "is not between" in (rank.backstop.finish(limit_s=30.0) or "")
+
+
+def test_what_is_in_flight_is_waited_for_only_so_long(rank: Rank, gate: threading.Event) -> None:
+    rank.commit(10)
+    rank.commit(11)
+    assert not rank.backstop.settle(limit_s=0.05)
+    gate.set()
+    assert rank.backstop.settle(limit_s=30.0)
+    assert rank.steps() == [10]
+    assert rank.failed == []
 
 
 def test_a_state_that_cannot_be_copied_costs_the_save_and_nothing_else(

@@ -10,6 +10,7 @@ import pytest
 
 from replica.backstop.deadline import TooLateError
 from replica.backstop.files import LocalFiles, RemoteFiles, concerns_one_file, files_at, sentence_of
+from replica.errors import RestartError, UserError
 
 
 @pytest.fixture
@@ -126,6 +127,40 @@ def test_a_file_system_that_does_not_know_of_listings_kept_can_be_used(tmp_path:
 )
 def test_which_errors_are_of_one_file(error: OSError, of_one: bool) -> None:
     assert concerns_one_file(error) == of_one
+
+
+class Connects(type(fsspec.filesystem("memory"))):  # type: ignore[misc]
+    """A file system that meets its trouble when it is made."""
+
+    protocol = "connects"
+    cachable = False
+    trouble: Exception
+
+    def __init__(self, **options: Any) -> None:
+        raise self.trouble
+
+
+@pytest.mark.parametrize(
+    ("trouble", "raised", "words"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), RestartError, "cannot be reached"),
+        (EOFError("gone"), RestartError, "cannot be reached"),
+        (RuntimeError("530 Login incorrect"), UserError, "cannot be used: RuntimeError: 530 Login incorrect"),
+        (ImportError("no module"), UserError, "install the fsspec package for connects"),
+    ],
+)
+def test_a_server_that_is_away_is_no_mistake_of_the_user(
+    trouble: Exception, raised: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsspec.register_implementation("connects", Connects, clobber=True)
+    monkeypatch.setattr(Connects, "trouble", trouble, raising=False)
+    with pytest.raises(raised, match=f"^backstop url connects://h/x.* *{words}"):
+        files_at("connects://h/x")
+
+
+def test_the_home_of_nobody_is_refused() -> None:
+    with pytest.raises(UserError, match="~nobody-here/x cannot be used"):
+        files_at("~nobody-here/x")
 
 
 def test_sentences_of_errors() -> None:

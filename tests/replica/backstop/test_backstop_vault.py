@@ -17,7 +17,7 @@ from replica.backstop.manifest import Facts
 from replica.backstop.names import SaveName
 from replica.backstop.staging import Staging
 from replica.backstop.store import Store, StoreError
-from replica.backstop.vault import Vault
+from replica.backstop.vault import Found, Vault
 from replica.backstop.writing import write_save
 from replica.mesh import Ranks
 from replica.state import TrainingState
@@ -67,7 +67,7 @@ def place(ranks: Ranks, tmp_path: Path) -> Place:
 
 
 def test_without_any_save_there_is_none(place: Place) -> None:
-    assert place.vault.newest() is None
+    assert place.vault.look() == Found()
     assert place.vault.find(None) is None
     assert place.vault.find(SaveName(step=1, quorum_id=1, incarnation="00000001")) is None
 
@@ -77,7 +77,7 @@ def test_the_newest_that_is_whole_wins(
 ) -> None:
     first, second = place.save(10, 1), place.save(20, 1)
     third = place.save(15, 2)  # of a later quorum: newer, though its step is lower
-    newest = place.vault.newest()
+    newest = place.vault.look().save
     assert newest is not None
     assert newest.name == third
     for name in (third, second):
@@ -85,7 +85,7 @@ def test_the_newest_that_is_whole_wins(
         content = bytearray(data.read_bytes())
         content[len(content) // 2] ^= 1
         data.write_bytes(content)
-    whole = place.vault.newest()
+    whole = place.vault.look().save
     assert whole is not None
     assert whole.name == first
     assert f"skipping save {third.text}" in caplog.text
@@ -107,7 +107,7 @@ def test_a_store_that_cannot_be_read_is_not_one_without_saves(ranks: Ranks, tmp_
     (tmp_path / "file").write_text("")
     vault = Place(ranks, tmp_path / "file").vault
     with pytest.raises(StoreError, match="Not a directory"):
-        vault.newest()
+        vault.look()
     with pytest.raises(StoreError, match="Not a directory"):
         vault.find(SaveName(step=1, quorum_id=1, incarnation="00000001"))
 
@@ -139,7 +139,7 @@ def test_a_store_that_hangs_ends_the_search_in_time(
 
     place.store.files = TroubledFiles(place.store, meet)  # type: ignore[assignment]
     with pytest.raises(StoreError, match=r"not done within 0\.2 s"):
-        place.vault.newest()
+        place.vault.look()
     if at != ".distcp":  # which `find` does not read
         with pytest.raises(StoreError, match=r"not done within 0\.2 s"):
             place.vault.find(name)
@@ -184,11 +184,50 @@ def test_one_that_cannot_be_read_is_passed_over_but_is_not_none(
             raise OSError(errno.EIO, "Input/output error")
 
     place.store.files = TroubledFiles(place.store, meet)  # type: ignore[assignment]
-    found = place.vault.newest()
+    found = place.vault.look().save
     assert found is not None
     assert found.name == older
     assert f"skipping save {newest.text}: it cannot be read: Input/output error" in caplog.text
     assert place.vault.find(newest) is None
     unreadable.add(older.text)
     with pytest.raises(StoreError, match=f"no complete save, but some cannot be read: {newest.text}"):
-        place.vault.newest()
+        place.vault.look()
+
+
+def damage(folder: Path) -> None:
+    """Change one byte of its data."""
+    [data] = folder.glob("*.distcp")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+
+
+def test_the_highest_quorum_is_that_of_any_save_however_it_fared(place: Place, tmp_path: Path) -> None:
+    good = place.save(10, 1)
+    damage(tmp_path / "job" / place.save(20, 3).text)
+    found = place.vault.look()
+    assert found.save is not None
+    assert (found.save.name, found.highest_quorum_id, found.unusable) == (good, 3, False)
+    foreign = tmp_path / "job" / SaveName(step=5, quorum_id=7, incarnation="00000002").text
+    foreign.mkdir()
+    (foreign / "headway.json").write_text("no manifest")
+    assert place.vault.look().highest_quorum_id == 7
+    (tmp_path / "job" / SaveName(step=5, quorum_id=8, incarnation="00000002").partial).mkdir()
+    assert place.vault.look().highest_quorum_id == 8
+    (tmp_path / "job" / "step-nine").mkdir()
+    assert place.vault.look().highest_quorum_id == 8
+
+
+def test_saves_that_were_published_and_cannot_be_loaded_are_told_from_none(
+    place: Place, tmp_path: Path
+) -> None:
+    name = SaveName(step=5, quorum_id=2, incarnation="00000002")
+    (tmp_path / "job" / name.partial).mkdir(parents=True)
+    (tmp_path / "job" / name.text).mkdir()  # at an object store, one in flight
+    assert place.vault.look() == Found(highest_quorum_id=2)
+    saved = tmp_path / "job" / place.save(10, 1).text
+    assert not place.vault.look().unusable
+    damage(saved)
+    assert place.vault.look() == Found(highest_quorum_id=2, unusable=True)
+    (saved / "headway.json").write_text("no manifest")
+    assert place.vault.look() == Found(highest_quorum_id=2, unusable=True)
