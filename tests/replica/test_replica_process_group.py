@@ -86,8 +86,12 @@ def member() -> Iterator[Callable[..., CrossGroupProcessGroup]]:
     yield make
     for each in made:
         each.shutdown()
+    wait_for_threads("headway-graveyard", "headway-configure")
+
+
+def wait_for_threads(*names: str) -> None:
     for thread in threading.enumerate():
-        if thread.name in ("headway-graveyard", "headway-configure"):
+        if thread.name in names:
             thread.join(timeout=30)
             assert not thread.is_alive()
 
@@ -236,6 +240,7 @@ def test_one_that_loses_patience_ends_the_attempt_of_all(quorums: Quorums, membe
     quorums.form(impatient, patient, late)
     first, second = (quorums.start(lambda each=each: summed(each, 1.0)) for each in (impatient, patient))
     assert isinstance(error_of(first), TimeoutError | RuntimeError)
+    wait_for_threads("headway-graveyard")  # until then the late one might still get its sum
     # The late one finds the other gone, and by leaving tells the one that waits for it alone.
     with pytest.raises(RuntimeError):
         summed(late, 1.0)
