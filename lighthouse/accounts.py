@@ -56,6 +56,16 @@ class _Account:
         """For how long there has been no life, of what no next one can claim."""
         return 0.0 if self.ended_s is None else max(0.0, now_s - self.ended_s - START_S)
 
+    def was_here_after_all(self, told: Seconds, counted_s: float) -> None:
+        """It was only cut off. What was counted as time without it stays so, and of its own that much not."""
+        away = AWAY if self.left else DEAD
+        self.earlier = _sum(self.earlier, {away: counted_s})
+        for cause in sorted(told, key=lambda cause: self.told.get(cause, 0.0) - told[cause]):
+            fresh_s = max(0.0, told[cause] - self.told.get(cause, 0.0))
+            taken_s = min(counted_s, fresh_s)
+            self.apart[cause] = self.apart.get(cause, 0.0) + taken_s
+            counted_s -= taken_s
+
     def unsettled_s(self) -> float:
         """How much of its life it had not said the cause of when it last spoke."""
         return max(0.0, self.told_s - self.born_s - sum(self.told.values()))
@@ -84,6 +94,8 @@ class Accounts:
             account = self._first_life(id.text, told, now_s)
         elif account.life != id.text:
             account = _next_life(account, id.text, told, now_s)
+        elif counted_s := account.surely_away_s(now_s):
+            account.was_here_after_all(told, counted_s)
         # A counter that fell would be taken for one that began anew.
         account.told |= {cause: max(account.told.get(cause, 0.0), told[cause]) for cause in told}
         account.told_s, account.ended_s = now_s, None

@@ -94,11 +94,13 @@ class Lookout:
                 if not slot.slow:
                     effects.append(self._table.note(Happening.SLOW, slot, times_the_median=round(ratio, 2)))
                 slot.slow = ratio
-            effects += self._slow_ranks(slot)
+            effects += self._slow_ranks(slot, now_s)
         return effects
 
-    def _slow_ranks(self, slot: Slot) -> Effects:
-        slow = {rank: lag for rank, lag in slot.lags().items() if lag > SLOW_LAG}
+    def _slow_ranks(self, slot: Slot, now_s: float) -> Effects:
+        behind = {rank: lag for rank, lag in slot.lags().items() if lag > SLOW_LAG}
+        slot.behind_since_s = {rank: slot.behind_since_s.get(rank, now_s) for rank in behind}
+        slow = {rank: lag for rank, lag in behind.items() if now_s - slot.behind_since_s[rank] >= SLOW_FOR_S}
         new = slow.keys() - slot.slow_ranks.keys()
         slot.slow_ranks = slow
         return [

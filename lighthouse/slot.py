@@ -70,9 +70,9 @@ class Slot:
     it is computing, `computed_s` how long one of them took on average, in each of its last phases of
     computing. `slow` is how many times the median of the others it needs, 0 where it is not steadily
     slower, which is looked at since `slow_since_s`; `slow_ranks` are those of its ranks for which its
-    others wait, each with the share of a round. `failed_save_step` is the last step at which it said
-    that a save of its own failed. `looks` while it looks for a save to start from, and until the one
-    that it has found is on record.
+    others wait, each with the share of a round, and `behind_since_s` since when one seems to be such.
+    `failed_save_step` is the last step at which it said that a save of its own failed. `looks` while it
+    looks for a save to start from, and until the one that it has found is on record.
     """
 
     id: ReplicaId
@@ -99,6 +99,7 @@ class Slot:
     slow: float = 0.0
     slow_since_s: float | None = None
     slow_ranks: dict[int, float] = field(default_factory=dict)
+    behind_since_s: dict[int, float] = field(default_factory=dict)
     failed_save_step: int = -1
     looks: bool = False
 

@@ -13,8 +13,8 @@ def quorum_line(job: Document) -> str:
     current = job["quorum"]
     if not current["members"]:
         return "there has been no quorum yet"
-    lost = f", of which {_and(current['lost'])} is gone" if len(current["lost"]) == 1 else ""
-    lost = f", of which {_and(current['lost'])} are gone" if len(current["lost"]) > 1 else lost
+    gone = current.get("lost", [])
+    lost = f", of which {_and(gone)} {'is' if len(gone) == 1 else 'are'} gone" if gone else ""
     over = "; its attempt was ended early" if current["attempt_over"] else ""
     return f"quorum {current['id']} at step {current['step']}: {', '.join(current['members'])}{lost}{over}"
 
@@ -108,7 +108,7 @@ def lines(job: Document) -> list[str]:
 
 def remarks(group: Document) -> str:
     """What is to be said of a group beside its state."""
-    said = ["leaves at the end of its step"] if group["draining"] and group["gone_s"] is None else []
+    said = ["leaves at the end of its step"] if group["draining"] and group.get("gone_s") is None else []
     if group["suspect"]:
         said.append("stands still while others wait")
     if group["slow"]:
@@ -136,7 +136,8 @@ COLUMNS = ("group", "state", "step", "phase", "last pulse", "incarnation", "good
 
 def cells(group: Document) -> tuple[str, ...]:
     """The row of a group, in the order of COLUMNS."""
-    said_s = group["last_heard_s"] if group["gone_s"] is None else group["gone_s"]
+    gone_s = group.get("gone_s")
+    said_s = group["last_heard_s"] if gone_s is None else gone_s
     return (
         str(group["group"]),
         str(group["state"]),

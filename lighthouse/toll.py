@@ -12,6 +12,9 @@ from lighthouse.accounts import CUT_SHORT, DEAD, PRODUCTIVE, STARTING
 
 OTHERS_LOSE = (CUT_SHORT, "reconfiguring", "quorum")
 VICTIM_LOSES = (*OTHERS_LOSE, DEAD, STARTING, "healing")
+# By then the others have left the attempt that it ended, and have a new quorum; what they lose later
+# has other causes.
+OTHERS_PAY_S = 30.0
 _MAX_RECENT = 16
 
 
@@ -72,8 +75,9 @@ class Toll:
         self._lost_s[group] = lost_s
         _bound(self._lost_s, self._max_groups)
         if death is None:
-            for each in self._away.values():
-                each.others_s += more_s / len(self._away)
+            lately = [each for each in self._away.values() if now_s - each.at_s <= OTHERS_PAY_S]
+            for each in lately:
+                each.others_s += more_s / len(lately)
             return
         death.victim_s = _of(seconds, VICTIM_LOSES) - death.lost_before_s
         if seconds.get(PRODUCTIVE, 0.0) > death.productive_before_s:

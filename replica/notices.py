@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from lighthouse.client import Notice, NoticeKind
@@ -12,6 +12,7 @@ from replica.errors import ExitCode, RestartError, UserError
 
 LOG = logging.getLogger("headway")
 GRACE_S = 5.0
+SAY_S = 1.0
 
 
 class Notices:
@@ -79,8 +80,8 @@ class Notices:
 
     def _end_if_asking(self) -> None:
         if self._asking:
-            LOG.info("the job is finished: this group has nothing left to do")
-            os._exit(int(ExitCode.FINISHED))
+            said = "the job is finished: this group has nothing left to do"
+            _say_and_end(LOG.info, said, ExitCode.FINISHED)
 
     def ask_to_drain(self) -> None:
         """Leave at the next step boundary; safe in a signal handler's thread."""
@@ -130,9 +131,16 @@ def _why(notice: Notice) -> str:
 
 
 def _end(notice: Notice) -> None:
-    """The training thread is stuck, and cannot say it."""
-    LOG.error("%s", _why(notice))
-    os._exit(int(_EXIT_CODES[notice.kind]))
+    """The training thread is stuck, and cannot say why it ends."""
+    _say_and_end(LOG.error, _why(notice), _EXIT_CODES[notice.kind])
+
+
+def _say_and_end(say: Callable[[str, str], None], text: str, code: ExitCode) -> None:
+    """Whoever reads the log may have stopped to: the process ends all the same."""
+    saying = threading.Thread(target=say, args=("%s", text), daemon=True)
+    saying.start()
+    saying.join(SAY_S)
+    os._exit(int(code))
 
 
 _EXIT_CODES = {

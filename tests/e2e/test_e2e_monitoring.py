@@ -136,7 +136,7 @@ def test_the_seconds_of_all_groups_add_up_to_the_clock(cluster: LocalCluster) ->
     told_s = sum(each.value for each in samples if each.name == "headway_lighthouse_group_seconds_total")
     passed_s = sum(time.time() - t for t in began_t.values())
     # What a group does is told within a second or so, and at the end of its attempt.
-    assert passed_s - 8.0 < told_s < passed_s + 1.0
+    assert passed_s - 16.0 < told_s < passed_s + 1.0
 
 
 def test_what_the_death_has_cost_is_on_the_page(cluster: LocalCluster) -> None:

@@ -237,3 +237,16 @@ def test_no_cause_ever_falls(reports: list[tuple[str, dict[str, float], float]])
         after = accounts.of(0, NOW_S)
         assert all(after[cause] >= value - 1e-9 for cause, value in before.items())
         before = after
+
+
+def test_one_that_was_only_cut_off_makes_no_cause_fall_and_counts_once() -> None:
+    account = told(("0:a", {"productive": 10.0, "quorum": 1.0}, 11.0))
+    id = parse_replica_id("job/0:a")
+    account.end(id, 12.0, left=False)
+    before = account.of(0, 192.0)
+    assert before == {"productive": 10.0, "quorum": 1.0, "detection": 60.0}
+    account.report(id, {"productive": 10.0, "quorum": 182.0}, 192.0)
+    after = account.of(0, 192.0)
+    assert after == {"productive": 10.0, "quorum": 122.0, "detection": 60.0}
+    account.report(id, {"productive": 11.0, "quorum": 183.0}, 194.0)
+    assert account.of(0, 194.0) == {"productive": 11.0, "quorum": 123.0, "detection": 60.0}

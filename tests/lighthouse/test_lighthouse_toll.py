@@ -81,3 +81,13 @@ def test_the_oldest_deaths_are_forgotten() -> None:
     assert len(toll.recent) == 16
     assert toll.recent[-1].step == 99
     assert sum(toll.by_group().values()) == pytest.approx(100.0)
+
+
+def test_one_that_never_comes_back_does_not_cost_the_others_for_ever() -> None:
+    toll = Toll(max_groups=8)
+    toll.told(0, {"productive": 5.0}, 9.0)
+    toll.died(1, 7, "silent", {"productive": 5.0}, 10.0)
+    toll.told(0, {"productive": 5.0, "ended_attempt": 3.0}, 11.0)
+    for second in range(1000):
+        toll.told(0, {"productive": 5.0, "ended_attempt": 3.0, "quorum": second / 10}, 50.0 + second)
+    assert toll.by_group() == {1: 3.0}

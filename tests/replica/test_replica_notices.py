@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from queue import Queue
@@ -69,9 +71,6 @@ def test_whoever_waits_is_woken() -> None:
 
 
 def test_a_stuck_process_is_ended_with_the_exit_code_of_the_notice_and_says_why(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     code = """
 import threading
 from lighthouse.client import Notice, NoticeKind
@@ -105,3 +104,18 @@ def test_who_does_not_wait_is_left_alone_when_the_job_is_finished(monkeypatch: p
     notices.hear(Notice(kind=NoticeKind.FINISHED))
     assert timers == []
     assert notices.over(7) is None
+
+
+def test_a_stuck_process_is_ended_although_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    code = """
+import logging, threading
+from lighthouse.client import Notice, NoticeKind
+from replica import notices
+notices.GRACE_S, notices.SAY_S = 0.1, 0.1
+stuck = logging.StreamHandler()
+logging.getLogger("headway").addHandler(stuck)
+stuck.acquire()
+notices.Notices().hear(Notice(kind=NoticeKind.EVICTED, cause="frozen"))
+threading.Event().wait(60)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 3
