@@ -20,6 +20,7 @@ class RoundClock:
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._waited_s = 0.0
+        self._is_on = False
         self._spans: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._times = RoundTimes(rounds_s=0.0, waited_s=0.0)
 
@@ -30,9 +31,12 @@ class RoundClock:
     @contextmanager
     def round(self) -> Iterator[None]:
         """The block is one round. One that ends in an exception does not count."""
-        self._waited_s, self._spans = 0.0, []
+        self._waited_s, self._spans, self._is_on = 0.0, [], True
         began_s = self._clock()
-        yield
+        try:
+            yield
+        finally:
+            self._is_on = False
         took_s = self._clock() - began_s
         waited_s = min(took_s, self._waited_s + self._waited_on_streams_s())
         before = self._times
@@ -53,6 +57,9 @@ class RoundClock:
         if device.type != "cuda":
             with self.waiting():
                 yield
+            return
+        if not self._is_on:  # an evaluation: nobody would read the events
+            yield
             return
         span = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
         span[0].record()

@@ -1,7 +1,8 @@
 """Puts together the parts of one run that hosts without a shared disk kept in folders of their own."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,16 @@ def merge(parts: Sequence[Path], out: Path) -> None:
                 f"the folder {part} holds neither ledger nor events; name the --out folder of a host"
             )
     (out / "ledger").mkdir(parents=True)
+    try:
+        _write(parts, found, out)
+    except OSError:
+        # Half a run would be taken for a whole one.
+        shutil.rmtree(out / "ledger")
+        events_path(out).unlink(missing_ok=True)
+        raise
+
+
+def _write(parts: Sequence[Path], found: Mapping[Path, list[Path]], out: Path) -> None:
     for name in sorted({path.relative_to(part) for part, own in found.items() for path in own}):
         lines = [_lines(part / name) for part in parts if part / name in found[part]]
         place = _time if name == events_path(Path()) else _quorum

@@ -104,6 +104,7 @@ class Donor:
         self._lock = threading.Lock()
         self._lines: dict[Line, threading.Thread] = {}
         self._admitted: set[Line] = set()
+        self._turned_away: set[Line] = set()
         self._cut_off: dict[Line, threading.Thread] = {}
         self._bell, self._rope = socket.socketpair()
         self._closed = False
@@ -182,12 +183,15 @@ class Donor:
                 with contextlib.suppress(RuntimeError):  # no thread is left in this process
                     thread.start()
                     self._lines[line] = thread
+                    if free <= 0:
+                        self._turned_away.add(line)
                     return
         line.release()
 
     def _make_room(self) -> None:
         """Let go of the oldest connection that has not shown yet who it is: it may never do so."""
-        unknown = next((line for line in self._lines if line not in self._admitted), None)
+        spoken_with = self._admitted | self._turned_away
+        unknown = next((line for line in self._lines if line not in spoken_with), None)
         if unknown is not None and len(self._cut_off) < self._settings.max_connections + TURNED_AWAY_AT_ONCE:
             self._cut_off[unknown] = self._lines.pop(unknown)
             unknown.close()
@@ -212,6 +216,7 @@ class Donor:
                 self._lines.pop(line, None)
                 self._cut_off.pop(line, None)
                 self._admitted.discard(line)
+                self._turned_away.discard(line)
             line.release()
 
     def _serve(self, line: Line) -> None:

@@ -97,6 +97,19 @@ def test_on_a_gpu_the_time_on_the_stream_counts(hand: Hand, monkeypatch: pytest.
     assert times.waited_s == pytest.approx(0.3), "two collectives are over, the third is not"
 
 
+def test_between_rounds_no_events_are_piled_up(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = stream_events([], over=lambda number: True)
+    monkeypatch.setattr(torch.cuda, "Event", events)
+    clock = RoundClock(clock=hand)
+    with clock.collective(GPU):
+        hand.now_s += 1.0
+    with suppress(RuntimeError), clock.round():
+        raise RuntimeError
+    with clock.collective(GPU):
+        hand.now_s += 1.0
+    assert clock.times() == RoundTimes(rounds_s=0.0, waited_s=0.0)
+
+
 def test_collectives_that_overlap_are_never_more_than_the_round(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

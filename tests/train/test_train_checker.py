@@ -258,6 +258,12 @@ def kill_of_another_group(evidence: Evidence, random: Random) -> Evidence:
     return evidence
 
 
+def kill_of_the_lighthouse(evidence: Evidence, random: Random) -> Evidence:
+    for kill in evidence.deaths:
+        evidence = with_event(evidence, kill, altered(kill, group=None, target="lighthouse"))
+    return evidence
+
+
 def life_without_a_launch(evidence: Evidence, random: Random) -> Evidence:
     launch = random.choice(evidence.of(EventKind.GROUP_LAUNCHED))
     return with_event(evidence, launch)
@@ -335,7 +341,9 @@ PLANTS: dict[ViolationKind, list[Plant]] = {
     ViolationKind.QUORUM_ID_REUSED: [
         quorum_of_other_members, quorum_event_of_other_members, quorum_of_two_lives,
     ],
-    ViolationKind.SURVIVOR_RESTARTED: [restart_without_a_kill, kill_of_another_group],
+    ViolationKind.SURVIVOR_RESTARTED: [
+        restart_without_a_kill, kill_of_another_group, kill_of_the_lighthouse,
+    ],
     ViolationKind.LIFE_UNLAUNCHED: [life_without_a_launch],
     ViolationKind.BACKSTOP_READ: [save_read_while_others_live],
 }  # fmt: skip

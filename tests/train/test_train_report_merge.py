@@ -1,5 +1,6 @@
 """Parts of one run, put together: the same evidence, whatever part holds what."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -89,3 +90,22 @@ def test_what_cannot_be_put_together_is_a_sentence(
     assert capsys.readouterr().err == (
         f"error: the folder {tmp_path / 'a'} holds a run already; name a new one with --merge\n"
     )
+
+
+def test_half_a_run_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = tmp_path / "host"
+    (part / "ledger").mkdir(parents=True)
+    (part / "ledger" / "group-0.jsonl").write_text('{"t": 1.0}\n')
+    (part / "events.jsonl").write_text('{"t": 1.0}\n')
+    write_bytes = Path.write_bytes
+
+    def fail_in_ledgers(path: Path, data: bytes) -> int:
+        if path.parent.name == "ledger":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_bytes(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", fail_in_ledgers)
+    with pytest.raises(OSError, match="No space left"):
+        merge([part], tmp_path / "new")
+    monkeypatch.undo()
+    merge([part], tmp_path / "new")

@@ -7,7 +7,7 @@ import pytest
 
 from replica.errors import UserError
 from replica.ledger import EventKind, EventLog
-from train.cluster.run_folder import claim, fresh_folder, hold, take_up
+from train.cluster.run_folder import claim, fresh_folder, hold, let_go, take_up
 
 JOB = {"groups": 2, "ranks": 1, "rounds": 4, "mode": "exact", "seed": 0, "steps": 9}
 
@@ -52,6 +52,8 @@ def test_a_folder_is_held_by_one_cluster_at_a_time(tmp_path: Path) -> None:
     held = hold(tmp_path)
     with pytest.raises(UserError, match="is going on: wait for its end"):
         hold(tmp_path)
-    os.close(held)
-    os.close(hold(tmp_path))
+    inherited = os.dup(held)
+    let_go(held)
+    let_go(hold(tmp_path))
+    os.close(inherited)
     assert not list(tmp_path.iterdir()), "it leaves nothing behind"

@@ -1,5 +1,6 @@
 """The folder of a local cluster's run: a fresh one, or one in which an earlier cluster's run goes on."""
 
+import contextlib
 import fcntl
 import os
 import time
@@ -27,7 +28,7 @@ def claim(out: Path) -> None:
 
 
 def hold(out: Path) -> int:
-    """Keeps other clusters out of the folder until the file descriptor that it returns is closed.
+    """Keeps other clusters out of the folder until `let_go` is called with the file descriptor it returns.
 
     A process that dies lets go of it. Raises UserError where another one holds it.
     """
@@ -40,6 +41,13 @@ def hold(out: Path) -> int:
     except OSError:
         pass  # a file system without locks
     return folder
+
+
+def let_go(folder: int) -> None:
+    """Lets other clusters in again, also where a process that was forked still has the file descriptor."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(folder, fcntl.LOCK_UN)
+    os.close(folder)
 
 
 def take_up(out: Path, job: str) -> None:

@@ -8,7 +8,7 @@ from replica.ledger import EventKind, EventLog
 from train.cluster import processes
 from train.cluster.commands import ClusterSettings
 from train.cluster.errors import ClusterError
-from train.cluster.run_folder import hold
+from train.cluster.run_folder import hold, let_go
 from train.cluster.supervisor import Supervisor
 
 _TICK_S = 0.05
@@ -24,9 +24,13 @@ class Running:
     def __init__(self, settings: ClusterSettings) -> None:
         mark = secrets.token_hex(8)
         self._folder = hold(settings.out)
-        self._events = EventLog(settings.out)
-        _write_job(self._events, settings)
-        self._guard = processes.Guard(mark)
+        try:
+            self._events = EventLog(settings.out)
+            _write_job(self._events, settings)
+            self._guard = processes.Guard(mark)
+        except BaseException:
+            let_go(self._folder)
+            raise
         self.supervisor = Supervisor(settings, mark=mark, events=self._events, inherited=dict(os.environ))
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._supervise, name="cluster-supervisor", daemon=True)
@@ -39,7 +43,7 @@ class Running:
         left = self.supervisor.shutdown(grace_s)
         self._guard.close()
         self._events.close()
-        os.close(self._folder)
+        let_go(self._folder)
         return [pid for pid in left if processes.is_running(pid)]
 
     def _supervise(self) -> None:

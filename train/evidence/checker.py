@@ -250,10 +250,10 @@ def _survivors_restarted(evidence: Evidence) -> Iterator[Violation]:
 def _excuses(event: Event) -> bool:
     """Whether somebody ended the group on purpose, or the cluster as a whole had gone and came again.
 
-    That it exited by itself is no excuse.
+    That it exited by itself is no excuse, nor is a kill of the Lighthouse, which is of no group.
     """
     ends = (EventKind.KILL, EventKind.GROUP_EVICTED, EventKind.GROUP_PAUSED, EventKind.FINISHED)
-    return event.kind in ends or event.kind is EventKind.JOB_STARTED
+    return event.kind is EventKind.JOB_STARTED or (event.group is not None and event.kind in ends)
 
 
 def _lives_unlaunched(evidence: Evidence) -> Iterator[Violation]:
