@@ -28,7 +28,7 @@ from replica.transfer.manifest import Limits
 from train.cluster.local_cluster import LocalCluster
 from train.pytest_plugin import StartCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.tolerant, pytest.mark.timeout(300)]
 TOKEN, OTHER = "the secret of this job", b"the secret of another job"
 STEPS = 40
 BILLION = 10**9

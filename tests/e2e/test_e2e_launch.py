@@ -10,7 +10,7 @@ import pytest
 from train.cluster.local_cluster import LocalCluster
 from train.pytest_plugin import StartCluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.tolerant]
 
 
 def committed(cluster: LocalCluster, group: int) -> set[str]:

@@ -126,12 +126,10 @@ def lost_rounds(run: Run) -> Counter[str]:
     )
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize(
     ("plan", "ranks"),
-    [
-        pytest.param(WALK, 1, id="one rank"),
-        pytest.param(WALK_OF_TWO_RANKS, 2, id="two ranks", marks=pytest.mark.storm),
-    ],
+    [pytest.param(WALK, 1, id="one rank"), pytest.param(WALK_OF_TWO_RANKS, 2, id="two ranks")],
 )
 def test_a_walk_through_the_places_of_a_step(
     local_cluster: StartCluster, undisturbed: Callable[..., Digests], plan: tuple[Death, ...], ranks: int

@@ -15,7 +15,7 @@ from train.cluster.local_cluster import LocalCluster
 from train.evidence.violations import ViolationKind
 from train.pytest_plugin import StartCluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.tolerant]
 TOKEN, OTHER = "the secret of this job", "the secret of another job"
 
 
