@@ -108,13 +108,15 @@ class AttachStream(Lifeline):
             self._unsaid_failures.append(word)
             self._changed.notify_all()
 
-    def goodbye(self, finished: bool, step: int, timeout_s: float = 2.0) -> bool:
+    def goodbye(self, finished: bool, step: int, timeout_s: float = 2.0, *, may_save_s: float = 0.0) -> bool:
         """Leave as planned; `finished`: the job's last step, number `step`, is committed.
 
+        `may_save_s`: for so long after it the group may still save the state that it leaves behind, and
+        whoever starts waits for that, unless `leave` of `lighthouse.client` says that it is done.
         Blocks until the Lighthouse has it, at most `timeout_s`. False: it may not know.
         """
         with self._changed:
-            self._goodbye = pb.Goodbye(finished=finished, step=step)
+            self._goodbye = pb.Goodbye(finished=finished, step=step, may_save_s=may_save_s)
             self._changed.notify_all()
             over = (State.LEFT, State.UNSUPPORTED, State.REFUSED)
             self._changed.wait_for(lambda: self._closing or self._state in over, timeout_s)

@@ -150,7 +150,8 @@ def check_may_drain(
 def leave(address: str, replica_id: str, timeout_s: float = CALL_TIMEOUT_S, *, access: Access = OPEN) -> bool:
     """Say goodbye for an incarnation that holds no stream. Whether it was known.
 
-    Blocks. Raises LighthouseError when nobody answers.
+    For one that has said goodbye: it saves nothing any more, and nobody need wait for it. Blocks.
+    Raises LighthouseError when nobody answers.
     """
     request = pb.LeaveRequest(replica_id=replica_id)
     return bool(_call(address, "Leave", request, pb.LeaveResponse.FromString, timeout_s, access).known)

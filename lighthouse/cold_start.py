@@ -25,7 +25,7 @@ from lighthouse.quorum import Rules
 from lighthouse.quorum_book import QuorumBook
 from lighthouse.saves import Saved
 from lighthouse.situation import unheard
-from lighthouse.slot import Gone, Slot
+from lighthouse.slot import FINAL, Gone, Slot
 from lighthouse.table import Effects, Limits, Table
 
 
@@ -81,6 +81,32 @@ class EmptyHanded:
         return len(self._said)
 
 
+class LastSaves:
+    """Which incarnations have said goodbye, and may still save the state that they leave behind."""
+
+    def __init__(self, most: int) -> None:
+        """No more than `most` are remembered, those that may take longest."""
+        self._most = most
+        self._until_s: dict[str, float] = {}
+
+    def begin(self, id: ReplicaId, until_s: float, now_s: float) -> None:
+        """This one may save until then."""
+        self._until_s[id.text] = until_s
+        kept = sorted(self._until_s.items(), key=lambda each: each[1])[-self._most :]
+        self._until_s = {text: end_s for text, end_s in kept if end_s > now_s}
+
+    def end(self, id: ReplicaId) -> bool:
+        """This one saves nothing any more; whether it might have."""
+        return self._until_s.pop(id.text, None) is not None
+
+    def may_come(self, now_s: float) -> bool:
+        """Whether any of them may still save."""
+        return any(now_s < until_s for until_s in self._until_s.values())
+
+    def __len__(self) -> int:
+        return len(self._until_s)
+
+
 class ColdStarts:
     """What the starting groups of one job are told. Time is handed in."""
 
@@ -94,6 +120,7 @@ class ColdStarts:
         self._limits = limits
         self._warm_until_s = warm_until_s
         self._empty_handed = EmptyHanded(rules, limits.heartbeat_timeout_s)
+        self._last_saves = LastSaves(limits.max_replicas)
         self._stranded_since_s: float | None = None
 
     # Who has the state.
@@ -114,7 +141,8 @@ class ColdStarts:
         if Whereabouts.HERE in found:
             return Whereabouts.HERE
         missing = now_s < self._warm_until_s and bool(unheard(self._table, self._book.last))
-        return Whereabouts.UNSURE if missing or Whereabouts.UNSURE in found else Whereabouts.NOWHERE
+        unsure = missing or self.awaits_save(now_s) or Whereabouts.UNSURE in found
+        return Whereabouts.UNSURE if unsure else Whereabouts.NOWHERE
 
     def _holders(self) -> list[Slot]:
         """Incarnations that have the newest state, if they live.
@@ -164,6 +192,23 @@ class ColdStarts:
         """Whether it has no state, or one from which it may not go on."""
         return slot.step == 0 or (slot.step < self._book.record.max_step and not self._book.holds(slot))
 
+    def may_save(self, id: ReplicaId, stream: int, may_save_s: float, now_s: float) -> None:
+        """The group on this stream is about to say goodbye, and may save its state for so long after it.
+
+        Until then, or until it saves no more, nobody goes back to an older one, whoever has its place.
+        """
+        slot, _ = self._table.on_stream(id, stream)
+        if slot is not None and slot.gone not in FINAL and may_save_s > 0:
+            self._last_saves.begin(id, now_s + may_save_s, now_s)
+
+    def saves_no_more(self, id: ReplicaId) -> bool:
+        """The last save of this one is there, or will not come; whether it was waited for."""
+        return self._last_saves.end(id)
+
+    def awaits_save(self, now_s: float) -> bool:
+        """Whether one that has left may still save its state."""
+        return self._last_saves.may_come(now_s)
+
     # Who is told what.
 
     def propose(
@@ -202,6 +247,8 @@ class ColdStarts:
         whereabouts = self._whereabouts(now_s)
         if whereabouts is Whereabouts.HERE:
             return _say(ColdStart.HEAL, "a group that has the state lives")
+        if self.awaits_save(now_s):
+            return _say(ColdStart.WAIT, "a group that has left may still save the state")
         if whereabouts is Whereabouts.UNSURE or now_s < self._warm_until_s:
             return _say(ColdStart.WAIT, "a group that has the state may live")
         if record.restore is not None and self._is_being_loaded(record.restore):

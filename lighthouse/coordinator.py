@@ -143,7 +143,7 @@ class Coordinator:
         return self._jobs.forget(job, self._clock.now_s())
 
     def leave(self, id: ReplicaId) -> bool:
-        """An incarnation leaves as planned; whether it was known."""
+        """An incarnation leaves as planned, or saves nothing any more; whether it was known."""
         machine = self._jobs.machines.get(id.job)
         if machine is None:
             return False
@@ -294,11 +294,12 @@ class Coordinator:
         effects = stream.machine.saves.failed(stream.id, stream.number, step, cause, self._clock.now_s())
         self._carry_out(stream.machine, effects)
 
-    def goodbye(self, stream: "Stream", *, finished: bool, step: int) -> bool:
+    def goodbye(self, stream: "Stream", *, finished: bool, step: int, may_save_s: float = 0.0) -> bool:
         """A group leaves; whether what it said is on record."""
-        effects = stream.machine.goodbye(
-            stream.id, stream.number, finished=finished, step=step, now_s=self._clock.now_s()
-        )
+        now_s = self._clock.now_s()
+        if not finished:
+            stream.machine.cold_starts.may_save(stream.id, stream.number, may_save_s, now_s)
+        effects = stream.machine.goodbye(stream.id, stream.number, finished=finished, step=step, now_s=now_s)
         self._carry_out(stream.machine, effects)
         return stream.machine.end_is_durable
 
@@ -358,9 +359,9 @@ class Stream:
         """A save of the group has failed."""
         self._coordinator.save_failed(self, step, cause)
 
-    def goodbye(self, *, finished: bool, step: int) -> bool:
-        """The group leaves; whether what it said is on record."""
-        return self._coordinator.goodbye(self, finished=finished, step=step)
+    def goodbye(self, *, finished: bool, step: int, may_save_s: float = 0.0) -> bool:
+        """The group leaves, and may save for `may_save_s` after it; whether what it said is on record."""
+        return self._coordinator.goodbye(self, finished=finished, step=step, may_save_s=may_save_s)
 
 
 _GRAVE = (

@@ -29,6 +29,7 @@ from protos import lighthouse_pb2 as pb
 HELLO_TIMEOUT_S = 10.0
 MAX_RANKS = 65_536
 _MAX_TEXT_CHARS = 1024
+_MAX_SAVE_S = 600.0
 
 Request = pb.AttachRequest | pb.WatchRequest
 
@@ -147,11 +148,17 @@ def _is_last_word(stream: Stream, request: pb.AttachRequest, word: str | None) -
         case "save_failed":
             stream.save_failed(*_failure_of(request.save_failed))
         case "goodbye":
-            if not stream.goodbye(finished=request.goodbye.finished, step=request.goodbye.step):
-                sentence = "the end of the job could not be written down"
-                raise StreamError(grpc.StatusCode.UNAVAILABLE, sentence)
+            _say_goodbye(stream, request.goodbye)
             return True
     return False
+
+
+def _say_goodbye(stream: Stream, message: pb.Goodbye) -> None:
+    if not message.may_save_s >= 0:
+        raise ValueError("malformed Goodbye: may_save_s must be at least 0")
+    may_save_s = min(message.may_save_s, _MAX_SAVE_S)
+    if not stream.goodbye(finished=message.finished, step=message.step, may_save_s=may_save_s):
+        raise StreamError(grpc.StatusCode.UNAVAILABLE, "the end of the job could not be written down")
 
 
 def _saved_of(message: pb.Saved) -> Saved:

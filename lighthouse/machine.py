@@ -150,7 +150,7 @@ class JobMachine:
 
     def is_idle(self, now_s: float) -> bool:
         """Whether nothing but the record would be lost with this machine."""
-        return not self.is_busy(now_s) and self._journal.is_settled
+        return not (self.is_busy(now_s) or self.cold_starts.awaits_save(now_s)) and self._journal.is_settled
 
     # Events: quorum and pulse.
 
@@ -290,10 +290,10 @@ class JobMachine:
         return effects + self._book.reconsider(now_s)
 
     def leave(self, id: ReplicaId, now_s: float) -> tuple[bool, Effects]:
-        """An incarnation leaves as planned, without a stream to say it on; whether it was known."""
+        """One leaves as planned, without a stream, or saves nothing any more; whether it was known."""
         slot = self.table.slots.get(id.key)
         if slot is None or slot.id.text != id.text or slot.gone in FINAL:
-            return False, []
+            return self.cold_starts.saves_no_more(id), []
         return True, self._let_go(slot, Gone.LEFT, now_s) + self._book.reconsider(now_s)
 
     def evict(self, group: Key, cause: str, now_s: float) -> tuple[bool, Effects]:

@@ -183,12 +183,14 @@ class Progress(_message.Message):
     def __init__(self, step: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., rounds: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
-    __slots__ = ("finished", "step")
+    __slots__ = ("finished", "step", "may_save_s")
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    MAY_SAVE_S_FIELD_NUMBER: _ClassVar[int]
     finished: bool
     step: int
-    def __init__(self, finished: bool = ..., step: _Optional[int] = ...) -> None: ...
+    may_save_s: float
+    def __init__(self, finished: bool = ..., step: _Optional[int] = ..., may_save_s: _Optional[float] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
     __slots__ = ("welcome", "notice")

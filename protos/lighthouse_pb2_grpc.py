@@ -109,7 +109,8 @@ class LighthouseServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """A planned leave of an incarnation that has no stream to say it on.
+        """A planned leave of an incarnation that has no stream to say it on. From one that has said goodbye:
+        it saves nothing any more, and whoever starts need not wait for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -97,7 +97,10 @@ class AloneStream:
     def abandon(self, quorum_id: int, cause: str) -> None:
         """Nobody is told."""
 
-    def goodbye(self, *, finished: bool, step: int) -> None:
+    def goodbye(self, *, finished: bool, step: int, may_save_s: float = 0.0) -> None:
+        """Nobody is told."""
+
+    def left(self) -> None:
         """Nobody is told."""
 
     def close(self) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("headway")
 GOODBYE_S = 60.0
+# How long it may take, beside the save itself, to learn who is left.
+ASK_S = 10.0
 
 
 def leave(group: "ReplicaGroup") -> None:
@@ -29,16 +31,30 @@ def leave(group: "ReplicaGroup") -> None:
     last = not done and _save_if_alone(group)
     # Without its last save the job is not finished: who starts it again goes on from an older one.
     finished = done and (group.saves is None or group.saves.last is LastSave.DURABLE)
+    may_save_s = 0.0 if done or last else _may_save_s(group)
+    # A new incarnation of this group may come before the save is there, and must not end it.
+    group.notices.leave()
     # No rank may end, and break its stream, before rank 0 has said goodbye for all.
     group.ranks.first_then_all(
-        lambda: group.stream.goodbye(finished=finished, step=group.step), timeout_s=GOODBYE_S
+        lambda: group.stream.goodbye(finished=finished, step=group.step, may_save_s=may_save_s),
+        timeout_s=GOODBYE_S,
     )
-    if not done and not last and group.step > 0:
-        last = _part(group)
+    try:
+        if not done and not last and group.step > 0:
+            last = _part(group)
+    finally:
+        if may_save_s and group.rank == 0:
+            group.stream.left()
     waited_s = round(group.stopwatch.seconds().save, 3)
     group.record.group_event(EventKind.FINISHED, step=group.step, save_s=waited_s)
     if group.saves is not None and group.saves.failure is not None and (done or last):
         raise UserError(group.saves.failure)
+
+
+def _may_save_s(group: "ReplicaGroup") -> float:
+    """For how long after the goodbye who starts anew has to wait for this group's save."""
+    backstop = group.config.backstop
+    return 0.0 if backstop is None or group.step == 0 else backstop.grace_s + ASK_S
 
 
 def _save_if_alone(group: "ReplicaGroup") -> bool:
@@ -54,7 +70,7 @@ def _part(group: "ReplicaGroup") -> bool:
 
     As long as nobody knows, it counts as the last one.
     """
-    left = Remaining(group.ranks.share([_ask(group) if group.rank == 0 else 0])[0][0])
+    left = _ask(group)
     if group.saves is None:
         if left is Remaining.NOBODY and group.rank == 0:
             group.warn(
@@ -63,6 +79,8 @@ def _part(group: "ReplicaGroup") -> bool:
             )
     elif left is not Remaining.OTHERS:
         _save(group, group.saves)
+        if left is Remaining.UNKNOWN and group.saves.failure is not None:
+            left = Remaining.OTHERS if group.saves.is_fenced else _ask(group)
     else:
         with group.stopwatch.time(Doing.SAVE):
             group.saves.settle()
@@ -70,8 +88,11 @@ def _part(group: "ReplicaGroup") -> bool:
 
 
 def _ask(group: "ReplicaGroup") -> Remaining:
-    config = group.config
-    return remaining(group.stream.status(), job=config.job, group=config.group, step=group.step)
+    """Rank 0 asks, all learn. A collective."""
+    left, config = Remaining.OTHERS, group.config
+    if group.rank == 0:
+        left = remaining(group.stream.status(), job=config.job, group=config.group, step=group.step)
+    return Remaining(group.ranks.share([left])[0][0])
 
 
 def _save(group: "ReplicaGroup", saves: Saves) -> None:

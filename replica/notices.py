@@ -92,6 +92,14 @@ class Notices:
         """Whether this rank was asked to leave at the end of the step."""
         return self._drain
 
+    def leave(self) -> None:
+        """From now on no notice starts a clock: this rank leaves, and may have a save to finish first.
+
+        Its group's next incarnation, which it does not wait for, counts it out. Any thread.
+        """
+        with self._lock:
+            self._end_process = False
+
     def over(self, quorum_id: int) -> str | None:
         """Why the attempt of this quorum is over, or None while it is not.
 

@@ -33,14 +33,15 @@ def remaining(document: Mapping[str, Any] | None, *, job: str, group: int, step:
     if rows and (group not in rows or rows[group]["state"] != SlotState.LEFT):
         return Remaining.UNKNOWN  # the goodbye has not arrived
     others = [row for number, row in rows.items() if number != group and row["step"] >= max(1, step - 1)]
-    if any(_lives(row) or _left_after(row, rows[group]["gone_s"]) for row in others):
+    if any(row["state"] in _LIVING for row in others):
         return Remaining.OTHERS
-    return Remaining.NOBODY
+    left_s = [row.get("gone_s") for row in others if row["state"] == SlotState.LEFT]
+    return _who_left_last(left_s, rows[group].get("gone_s")) if left_s else Remaining.NOBODY
 
 
-def _lives(row: Mapping[str, Any]) -> bool:
-    return row["state"] in _LIVING
-
-
-def _left_after(row: Mapping[str, Any], gone_s: float) -> bool:
-    return bool(row["state"] == SlotState.LEFT and row["gone_s"] < gone_s)
+def _who_left_last(others_s: list[float | None], gone_s: float | None) -> Remaining:
+    """How long ago each has left; None: an older Lighthouse does not say."""
+    known_s = [other_s for other_s in others_s if other_s is not None]
+    if gone_s is None or len(known_s) < len(others_s):
+        return Remaining.UNKNOWN
+    return Remaining.OTHERS if min(known_s) < gone_s else Remaining.NOBODY

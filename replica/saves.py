@@ -112,6 +112,11 @@ class Saves:
         return LastSave.DURABLE
 
     @property
+    def is_fenced(self) -> bool:
+        """Whether the last save was given up since a newer quorum has published: others went on."""
+        return self._backstop.is_fenced
+
+    @property
     def is_alone(self) -> bool:
         """Whether no other group computed the newest step."""
         return self._backstop.is_alone

@@ -24,6 +24,7 @@ from lighthouse.client import (
     UnreachableError,
     WatchStream,
     demands_token,
+    leave,
     propose_save,
     status,
     wait_until_reachable,
@@ -234,10 +235,19 @@ class LighthouseStream:
         if self._attach is not None:
             self._attach.abandon(quorum_id, cause)
 
-    def goodbye(self, *, finished: bool, step: int) -> None:
-        """Leave as planned, so that the end of the streams is not taken for a death."""
+    def goodbye(self, *, finished: bool, step: int, may_save_s: float = 0.0) -> None:
+        """Leave as planned, so that the end of the streams is not taken for a death.
+
+        `may_save_s`: for so long whoever starts is to wait for a last save, or until `left` is said.
+        """
         if self._attach is not None:
-            self._attach.goodbye(finished, step)
+            self._attach.goodbye(finished, step, may_save_s=may_save_s)
+
+    def left(self) -> None:
+        """On rank 0, after a goodbye: the last save is there, or will not come. Blocks for a moment."""
+        if self.tells_deaths and self._replica_id is not None:
+            with suppress(LighthouseError):
+                leave(self._config.lighthouse, self._replica_id, STATUS_TIMEOUT_S, access=self._access)
 
     def close(self) -> None:
         """End the stream; without a goodbye before, the Lighthouse counts this group as dead."""

@@ -112,6 +112,8 @@ class Backstop:
         self._first_commit = True
         self._failure: str | None = None
         self._fenced: str | None = None
+        # Whether a newer quorum has published instead of the last save that was waited for. The same on all.
+        self.is_fenced = False
 
     def after_commit(self, boundary: Boundary) -> None:
         """Begin a save where one is due and this group is to write it. Blocks for the copy only.
@@ -146,6 +148,7 @@ class Backstop:
         failure, fenced = self._failure, self._fenced
         late = self._busy or self._begun_step < last.step
         rows = self._ranks.share([late, failure is not None, fenced is not None])
+        self.is_fenced = any(row[2] for row in rows)
         if any(row[0] for row in rows):
             return self._fail(last.step, f"it was not written within {limit_s:g} s")
         if failure is None and any(row[1] for row in rows):

@@ -21,6 +21,18 @@ _PACKAGES = {
     "abfs": "adlfs",
     "az": "adlfs",
 }
+# What libraries of remote stores call it when the server is there, and lets nobody in.
+_LOCKED_OUT = frozenset(
+    {
+        "AuthenticationException",
+        "BadHostKeyException",
+        "ClientAuthenticationError",
+        "DefaultCredentialsError",
+        "LogonFailure",
+        "NoCredentialsError",
+        "error_perm",
+    }
+)
 _OF_ONE_FILE = frozenset({errno.EIO, errno.ELOOP, errno.ESTALE, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
 _OBJECT_STORES = frozenset({*_PACKAGES, "adl", "abfss", "oci", "oss", "r2", "memory"})
 
@@ -222,11 +234,17 @@ def files_at(url: str) -> Files:
     except ImportError as error:
         package = _PACKAGES.get(scheme, f"the fsspec package for {scheme}")
         raise UserError(f"backstop url {url}: install {package} to use it ({sentence_of(error)})") from None
-    except (OSError, EOFError) as error:  # of file systems that connect when they are made
+    except Exception as error:  # whatever the library of a remote store raises, which may connect here
+        if _is_of_the_user(error):
+            raise UserError(f"backstop url {url} cannot be used: {sentence_of(error)}") from None
         raise RestartError(f"backstop url {url} cannot be reached: {sentence_of(error)}") from None
-    except Exception as error:  # whatever the library of a remote store raises
-        raise UserError(f"backstop url {url} cannot be used: {sentence_of(error)}") from None
     return RemoteFiles(filesystem, root, url)
+
+
+def _is_of_the_user(error: Exception) -> bool:
+    """Whether it stays as long as nobody changes URL or rights, and does not pass by itself."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, (ValueError, TypeError, PermissionError)) or not _LOCKED_OUT.isdisjoint(names)
 
 
 def sentence_of(error: BaseException) -> str:

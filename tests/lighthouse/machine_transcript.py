@@ -4,7 +4,8 @@
 0.1 beat 1a         its heartbeat; likewise `attach 1a [STEP]`, `cancel 1a`
 0.1 watch 1a 1      its rank 1 opens its stream; `cut 1a RANK` breaks one, `pulse 1a RANK`
 0.1 tell 1a 5 COMPUTE [ROUNDS]   its progress; `abandon 1a QUORUM`, `drain 1`, `evict 1`
-0.2 goodbye 1a 7    it leaves at step 7 (`finished`: the job is done)
+0.2 goodbye 1a 7    it leaves at step 7 (`finished`: the job is done; `saves 20`: it may save for so long)
+0.2 leave 1a        it leaves without a stream to say so, or after its goodbye saves nothing any more
 0.3 propose 1a      it asks how to start; `propose 1a none`: it has looked for saves in vain
 0.3 propose 1a 6 2  it has found the save of step 6, quorum 2
                     what it has seen beside: `seen 9`, one of quorum 9; `torn 9`, and none can be loaded
@@ -160,6 +161,9 @@ class Transcript:
             self._say(text)
 
     def _goodbye(self, name: str, step: str, *flags: str) -> None:
+        if "saves" in flags:
+            may_save_s = float(flags[flags.index("saves") + 1])
+            self.machine.cold_starts.may_save(self._id(name), self._streams[name, 0], may_save_s, self._now_s)
         effects = self.machine.goodbye(
             self._id(name),
             self._streams[name, 0],

@@ -131,6 +131,26 @@ def test_leave_without_a_stream(server: Threaded) -> None:
         leave(server.address, "job/zero:a")
 
 
+def test_a_last_save_is_waited_for_until_its_group_says_leave() -> None:
+    with threaded(heartbeat_timeout_ms=200) as server:
+        with AttachStream(server.address, hello()) as stream:
+            stream.open(10)
+            make_quorum(server, 0)
+            assert stream.goodbye(finished=False, step=4, may_save_s=500.0)
+        with AttachStream(server.address, hello(incarnation="b")) as stream:
+            stream.open(10)
+
+            def awaited() -> bool:
+                answer = propose_save(server.address, "job/0:b", None)
+                return "may still save" in answer.cause and answer.verdict is ColdStart.WAIT
+
+            wait_until(lambda: propose_save(server.address, "job/0:b", None).verdict is ColdStart.WAIT)
+            assert awaited()
+            assert leave(server.address, "job/0:a")
+            assert not awaited()
+            assert not leave(server.address, "job/0:a")
+
+
 def test_events_come_as_they_happen(server: Threaded) -> None:
     seen: list[dict[str, object]] = []
     enough = threading.Event()

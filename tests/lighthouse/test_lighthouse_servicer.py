@@ -176,6 +176,36 @@ def test_goodbye_is_on_record_when_the_stream_ends() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
+def test_a_goodbye_that_cannot_be_is_refused(wrong: float) -> None:
+    async def body(caller: Caller) -> None:
+        stream = await caller.attached(0)
+        await stream.write(pb.AttachRequest(goodbye=pb.Goodbye(step=1, may_save_s=wrong)))
+        assert await code_of(stream) is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("said_s", "finished", "until_s"), [(7.0, False, 7.0), (1e9, False, 600.0), (7.0, True, 0.0)]
+)
+def test_a_last_save_is_waited_for_no_longer_than_its_bound(
+    said_s: float, finished: bool, until_s: float
+) -> None:
+    async def body(caller: Caller) -> None:
+        stream = await caller.attached(0)
+        said = pb.Goodbye(step=1, may_save_s=said_s, finished=finished)
+        before_s = caller.lighthouse.coordinator.now_s()
+        await stream.write(pb.AttachRequest(goodbye=said))
+        assert await code_of(stream) is grpc.StatusCode.OK
+        after_s = caller.lighthouse.coordinator.now_s()
+        starts = caller.lighthouse.coordinator.machines["job"].cold_starts
+        assert starts.awaits_save(before_s + until_s - 0.1) == (until_s > 0)
+        assert not starts.awaits_save(after_s + until_s)
+
+    run(body)
+
+
 def test_a_replaced_incarnation_is_sent_away() -> None:
     async def body(caller: Caller) -> None:
         old = await caller.attached(0, "old")

@@ -46,6 +46,8 @@ def test_nobody_is_asked_or_told() -> None:
     stream.progress(1, Phase.COMPUTE, rounds=2)
     stream.abandon(1, "")
     stream.goodbye(finished=True, step=1)
+    stream.goodbye(finished=False, step=1, may_save_s=20.0)
+    stream.left()
     stream.close()
 
 

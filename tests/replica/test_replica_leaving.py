@@ -27,19 +27,24 @@ class Group:
         alone: bool = False,
         last: LastSave | None = None,
         failure: str | None = None,
+        fenced: bool = False,
     ) -> None:
         self.said: list[object] = []
         self.warnings: list[str] = []
         self.step, self.rank = step, 0
-        self.config = SimpleNamespace(job="job", group=2, steps=9)
-        self.notices = SimpleNamespace(draining=True)
+        backstop = SimpleNamespace(grace_s=20.0) if saves else None
+        self.config = SimpleNamespace(job="job", group=2, steps=9, backstop=backstop)
+        self.order: list[str] = []
+        self.may_save_s = 0.0
+        self.notices = SimpleNamespace(draining=True, leave=lambda: self.order.append("no clock"))
         self.saves = None
         if saves:
             self.saves = SimpleNamespace(
                 is_alone=alone,
                 last=last,
                 failure=failure,
-                before_leaving=lambda: self.said.append("save"),
+                is_fenced=fenced,
+                before_leaving=self._save,
                 settle=lambda: self.said.append("settle"),
             )
         self.stopwatch = SimpleNamespace(
@@ -53,10 +58,21 @@ class Group:
             {"group": 3 + n, "state": each, "step": 5, "gone_s": 9.0} for n, each in enumerate(others or ())
         ]
         self.document = None if others is None else {"jobs": [{"job": "job", "groups": rows}]}
+        self.after_the_save = self.document
         self.stream = SimpleNamespace(
-            goodbye=lambda *, finished, step: self.said.append((finished, step)), status=lambda: self.document
+            goodbye=self._goodbye, status=lambda: self.document, left=lambda: self.order.append("left")
         )
         self.record = SimpleNamespace(group_event=lambda kind, **values: None)
+
+    def _goodbye(self, *, finished: bool, step: int, may_save_s: float) -> None:
+        self.said.append((finished, step))
+        self.order.append("goodbye")
+        self.may_save_s = may_save_s
+
+    def _save(self) -> None:
+        self.said.append("save")
+        self.order.append("save")
+        self.document = self.after_the_save
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)
@@ -86,6 +102,53 @@ def test_a_lighthouse_that_does_not_answer_is_no_proof_of_others() -> None:
     with pytest.raises(UserError, match="the disk is full"):
         group.leave()
     assert group.said == [(False, 5), "save"]
+
+
+def test_a_save_that_fails_is_no_failure_where_others_turn_out_to_go_on() -> None:
+    group = Group(step=5, others=(LIVES,), failure="the disk is full")
+    group.document = None
+    assert group.leave() == [(False, 5), "save"]
+
+
+def test_a_newer_quorum_that_has_published_proves_others() -> None:
+    group = Group(step=5, others=None, failure="a newer quorum has published", fenced=True)
+    assert group.leave() == [(False, 5), "save"]
+    alone = Group(step=5, others=(), failure="a newer quorum has published", fenced=True)
+    with pytest.raises(UserError, match="a newer quorum has published"):
+        alone.leave()
+
+
+@pytest.mark.parametrize("others", [None, (), (LEFT,), (LIVES,)])
+def test_who_starts_waits_until_it_is_known_what_became_of_the_last_save(
+    others: tuple[SlotState, ...] | None,
+) -> None:
+    group = Group(step=5, others=others)
+    group.leave()
+    assert group.order == ["no clock", "goodbye", *(["save"] if others != (LIVES,) else []), "left"]
+    assert group.may_save_s > 20.0
+
+
+def test_a_last_save_that_breaks_is_not_waited_for() -> None:
+    group = Group(step=5)
+    group.ranks.share = None
+    with pytest.raises(TypeError):
+        group.leave()
+    assert group.order == ["no clock", "goodbye", "left"]
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        Group(step=9, last=LastSave.DURABLE),
+        Group(step=0),
+        Group(step=5, saves=False),
+        Group(step=5, alone=True),
+    ],
+)
+def test_who_has_nothing_to_save_is_not_waited_for(group: Group) -> None:
+    group.leave()
+    assert group.may_save_s == 0.0
+    assert "left" not in group.order
 
 
 def test_one_that_trained_alone_saves_before_it_goes() -> None:

@@ -84,6 +84,18 @@ threading.Event().wait(60)
     assert b"the Lighthouse counted this group out: frozen" in ended.stderr
 
 
+@pytest.mark.parametrize("kind", [NoticeKind.EVICTED, NoticeKind.SUPERSEDED])
+def test_one_that_leaves_is_not_ended_over_its_last_save(
+    kind: NoticeKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[object] = []
+    monkeypatch.setattr("replica.notices.threading.Timer", lambda *args, **more: timers.append(args))
+    notices = Notices()
+    notices.leave()
+    notices.hear(Notice(kind=kind, cause="a newer incarnation of group 1 is here"))
+    assert timers == []
+
+
 def test_who_waits_for_a_quorum_of_a_finished_job_ends_with_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replica.notices.GRACE_S", 0.01)
     codes: Queue[int] = Queue()

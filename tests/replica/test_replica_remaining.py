@@ -46,6 +46,21 @@ def test_of_those_that_leave_together_exactly_one_is_the_last() -> None:
         assert [each for each in range(3) if seen[each] is Remaining.NOBODY] == [order[-1]]
 
 
+def test_an_older_lighthouse_does_not_say_who_left_last() -> None:
+    own, left, lives = row(0, SlotState.LEFT), row(1, SlotState.LEFT), row(2, SlotState.TRAINING)
+    for each in (own, left, lives):
+        del each["gone_s"]
+
+    def seen(*groups: dict[str, Any]) -> Remaining:
+        document = {"jobs": [{"job": "job", "groups": [own, *groups]}]}
+        return remaining(document, job="job", group=0, step=7)
+
+    assert seen(left) is Remaining.UNKNOWN
+    assert seen(left, lives) is Remaining.OTHERS
+    assert seen() is Remaining.NOBODY
+    assert seen(row(1, SlotState.DEAD, gone_s=1.0)) is Remaining.NOBODY
+
+
 def test_what_cannot_be_asked_is_not_known() -> None:
     assert remaining(None, job="job", group=0, step=7) is Remaining.UNKNOWN
     not_arrived = {"jobs": [{"job": "job", "groups": [row(0, SlotState.TRAINING)]}]}

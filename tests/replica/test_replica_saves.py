@@ -27,6 +27,7 @@ class FakeBackstop:
         self.looks = 0
         self.knows = True
         self.is_alone = True
+        self.is_fenced = False
         self.settled: list[float] = []
         self.boundary: Boundary | None = None
 
@@ -149,6 +150,12 @@ def test_the_last_one_saves_what_another_would_have_written(saves: Any) -> None:
     own = Boundary(step=STEPS, quorum_id=5, owners=frozenset({1}), digest="d")
     assert saves._backstop.finished == [(own, 7.0)]
     assert saves.failure == "disk full"
+
+
+def test_others_that_went_on_are_told_by_what_they_saved(saves: Any) -> None:
+    assert not saves.is_fenced
+    saves._backstop.is_fenced = True
+    assert saves.is_fenced
 
 
 def test_what_is_in_flight_has_the_grace_and_is_no_failure(saves: Any) -> None:

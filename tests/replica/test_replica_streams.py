@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,12 +28,17 @@ class Attach:
     """Stands in for the stream: says how to start."""
 
     mode: StartMode | None = StartMode.FRESH
+    said: ClassVar[list[tuple[bool, int, float]]] = []
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
     def open(self, timeout_s: float) -> Welcome | None:
         return None if self.mode is None else Welcome(start_mode=self.mode, step=0)
+
+    def goodbye(self, finished: bool, step: int, *, may_save_s: float) -> bool:
+        self.said.append((finished, step, may_save_s))
+        return True
 
 
 @pytest.fixture
@@ -124,6 +129,35 @@ def test_a_lighthouse_that_does_not_answer_has_no_status(
     assert stream().status() == {"of": "h:1"}
     monkeypatch.setattr(streams, "status", nobody)
     assert stream().status() is None
+
+
+def test_that_the_last_save_is_there_is_told_where_somebody_listens(
+    attach: type[Attach], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    def nobody(*words: Any, **more: Any) -> bool:
+        raise UnreachableError("nobody answers")
+
+    monkeypatch.setattr(
+        streams, "leave", lambda address, replica_id, timeout_s, **more: told.append((address, replica_id))
+    )
+    attach.mode = StartMode.RESTORE
+    made = stream()
+    made.left()  # it never attached
+    assert told == []
+    made.attach("j/1:u", 1, "f", "p")
+    made.goodbye(finished=False, step=4, may_save_s=20.0)
+    assert attach.said.pop() == (False, 4, 20.0)
+    made.left()
+    assert told == [("h:1", "j/1:u")]
+    attach.mode = None  # torchft's own lighthouse
+    alone = stream()
+    alone.attach("j/1:u", 1, "f", "p")
+    alone.left()
+    assert len(told) == 1
+    monkeypatch.setattr(streams, "leave", nobody)
+    made.left()
 
 
 def test_an_incarnation_that_is_not_wanted_ends(

@@ -303,6 +303,7 @@ def test_a_last_save_that_is_fenced_off_by_another_step_is_a_failure(
     assert "a newer quorum has published step-000000000090-quorum-000000000009" in sentence
     assert [step for step, _ in rank.failed] == [LAST_STEP]
     assert rank.saved == []
+    assert rank.backstop.is_fenced
 
 
 def test_a_save_that_was_fenced_off_behind_the_training_is_not_taken_for_made(
@@ -322,6 +323,7 @@ def test_a_save_that_was_fenced_off_behind_the_training_is_not_taken_for_made(
 def test_a_save_that_no_name_can_be_given_is_a_failure(rank: Rank) -> None:
     rank.commit(LAST_STEP, quorum_id=10**18)
     assert "is not between" in (rank.backstop.finish(limit_s=30.0) or "")
+    assert not rank.backstop.is_fenced
 
 
 def test_what_is_in_flight_is_waited_for_only_so_long(rank: Rank, gate: threading.Event) -> None:

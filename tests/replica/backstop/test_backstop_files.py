@@ -2,6 +2,7 @@
 
 import errno
 import os
+from ftplib import error_perm
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,10 @@ def test_which_errors_are_of_one_file(error: OSError, of_one: bool) -> None:
     assert concerns_one_file(error) == of_one
 
 
+class AuthenticationException(RuntimeError):  # noqa: N818 (as paramiko calls it)
+    pass
+
+
 class Connects(type(fsspec.filesystem("memory"))):  # type: ignore[misc]
     """A file system that meets its trouble when it is made."""
 
@@ -145,7 +150,12 @@ class Connects(type(fsspec.filesystem("memory"))):  # type: ignore[misc]
     [
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), RestartError, "cannot be reached"),
         (EOFError("gone"), RestartError, "cannot be reached"),
-        (RuntimeError("530 Login incorrect"), UserError, "cannot be used: RuntimeError: 530 Login incorrect"),
+        (RuntimeError("Error reading SSH protocol banner"), RestartError, "cannot be reached"),
+        (AuthenticationException("Authentication failed."), UserError, "cannot be used: Auth"),
+        (error_perm("530 Login incorrect"), UserError, "cannot be used: error_perm: 530 Login incorrect"),
+        (PermissionError(errno.EACCES, "Permission denied"), UserError, "cannot be used"),
+        (ValueError("no such option"), UserError, "cannot be used: ValueError: no such option"),
+        (TypeError("missing 1 required positional argument: 'host'"), UserError, "cannot be used"),
         (ImportError("no module"), UserError, "install the fsspec package for connects"),
     ],
 )
