@@ -3,7 +3,7 @@
 from lighthouse.effects import Happening
 from lighthouse.lag import SLOW_LAG
 from lighthouse.model import label
-from lighthouse.pace import SLOW_FOR_S, SLOW_RATIO, Stall, Standing, slowness
+from lighthouse.pace import SLOW_RATIO, Stall, Standing, slowness
 from lighthouse.quorum_book import QuorumBook
 from lighthouse.slot import Slot
 from lighthouse.table import Effects, Table
@@ -85,25 +85,21 @@ class Lookout:
         effects: Effects = []
         ratios = slowness(slot for slot in self._table.slots.values() if slot.gone is None)
         for key, slot in self._table.slots.items():
-            ratio = ratios.get(key, 0.0)
-            if ratio <= SLOW_RATIO:
-                slot.slow, slot.slow_since_s = 0.0, None
-            elif slot.slow_since_s is None:
-                slot.slow_since_s = now_s
-            if slot.slow_since_s is not None and now_s - slot.slow_since_s >= SLOW_FOR_S:
-                if not slot.slow:
-                    effects.append(self._table.note(Happening.SLOW, slot, times_the_median=round(ratio, 2)))
-                slot.slow = ratio
-            effects += self._slow_ranks(slot, now_s)
+            effects += self._name_slow(slot, ratios.get(key, 0.0), now_s)
         return effects
 
-    def _slow_ranks(self, slot: Slot, now_s: float) -> Effects:
-        behind = {rank: lag for rank, lag in slot.lags().items() if lag > SLOW_LAG}
-        slot.behind_since_s = {rank: slot.behind_since_s.get(rank, now_s) for rank in behind}
-        slow = {rank: lag for rank, lag in behind.items() if now_s - slot.behind_since_s[rank] >= SLOW_FOR_S}
-        new = slow.keys() - slot.slow_ranks.keys()
-        slot.slow_ranks = slow
-        return [
-            self._table.note(Happening.SLOW, slot, rank=rank, others_wait_share=round(slow[rank], 2))
-            for rank in sorted(new)
-        ]
+    def _name_slow(self, slot: Slot, ratio: float, now_s: float) -> Effects:
+        """Name a replica, and ranks of it, once each of them has seemed slow for long."""
+        seen: dict[int | None, float] = {rank: lag for rank, lag in slot.lags().items() if lag > SLOW_LAG}
+        if ratio > SLOW_RATIO:
+            seen[None] = ratio
+        lasting = slot.seems_slow.look(seen, now_s)
+        before, slot.slow = slot.slow, lasting.pop(None, 0.0)
+        known, slot.slow_ranks = slot.slow_ranks, {r: lag for r, lag in lasting.items() if r is not None}
+        effects: Effects = []
+        if slot.slow and not before:
+            effects.append(self._table.note(Happening.SLOW, slot, times_the_median=round(ratio, 2)))
+        for rank in sorted(slot.slow_ranks.keys() - known.keys()):
+            share = round(slot.slow_ranks[rank], 2)
+            effects.append(self._table.note(Happening.SLOW, slot, rank=rank, others_wait_share=share))
+        return effects

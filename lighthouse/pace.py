@@ -15,9 +15,8 @@ from lighthouse.slot import Slot
 
 _STRIDES = 64
 _FEWEST_SAMPLES = 5
-# Who needs so many times the median, at every look for so long, is named.
+# Who needs more than so many times the median seems slow.
 SLOW_RATIO = 1.5
-SLOW_FOR_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from lighthouse.lag import Waits, lags
 from lighthouse.model import Member, Phase, ReplicaId
+from lighthouse.persistence import Persistence
 
 
 class Gone(StrEnum):
@@ -69,10 +70,10 @@ class Slot:
     it was known before this slot was made. `moved_s` is when it last made progress, `rounds` how many
     it is computing, `computed_s` how long one of them took on average, in each of its last phases of
     computing. `slow` is how many times the median of the others it needs, 0 where it is not steadily
-    slower, which is looked at since `slow_since_s`; `slow_ranks` are those of its ranks for which its
-    others wait, each with the share of a round, and `behind_since_s` since when one seems to be such.
-    `failed_save_step` is the last step at which it said that a save of its own failed. `looks` while it
-    looks for a save to start from, and until the one that it has found is on record.
+    slower; `slow_ranks` are those of its ranks for which its others wait, each with the share of a
+    round; `seems_slow` is what both are judged by. `failed_save_step` is the last step at which it said
+    that a save of its own failed. `looks` while it looks for a save to start from, and until the one
+    that it has found is on record.
     """
 
     id: ReplicaId
@@ -97,9 +98,8 @@ class Slot:
     computed_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PHASES_REMEMBERED))
     suspect: bool = False
     slow: float = 0.0
-    slow_since_s: float | None = None
     slow_ranks: dict[int, float] = field(default_factory=dict)
-    behind_since_s: dict[int, float] = field(default_factory=dict)
+    seems_slow: Persistence = field(default_factory=Persistence)
     failed_save_step: int = -1
     looks: bool = False
 

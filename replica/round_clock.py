@@ -40,9 +40,7 @@ class RoundClock:
         took_s = self._clock() - began_s
         waited_s = min(took_s, self._waited_s + self._waited_on_streams_s())
         before = self._times
-        self._times = RoundTimes(
-            rounds_s=before.rounds_s + took_s, waited_s=before.waited_s + max(0.0, waited_s)
-        )
+        self._times = RoundTimes(rounds_s=before.rounds_s + took_s, waited_s=before.waited_s + waited_s)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -45,18 +45,16 @@ class Caller:
         return self.channel.unary_unary(method)(request, timeout=10.0)
 
     def attach(self) -> Any:
-        method = self.channel.stream_stream(
-            "/headway.lighthouse.v1.LighthouseService/Attach",
-            request_serializer=pb.AttachRequest.SerializeToString,
-            response_deserializer=pb.AttachResponse.FromString,
-        )
-        return method(timeout=30.0)
+        return self._stream("Attach", pb.AttachRequest, pb.AttachResponse)
 
     def watch(self) -> Any:
+        return self._stream("Watch", pb.WatchRequest, pb.WatchResponse)
+
+    def _stream(self, name: str, request: Any, response: Any) -> Any:
         method = self.channel.stream_stream(
-            "/headway.lighthouse.v1.LighthouseService/Watch",
-            request_serializer=pb.WatchRequest.SerializeToString,
-            response_deserializer=pb.WatchResponse.FromString,
+            f"/headway.lighthouse.v1.LighthouseService/{name}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=response.FromString,
         )
         return method(timeout=30.0)
 

@@ -15,7 +15,7 @@ from sim_server import REAL_DECIDE, SimServer
 from sim_world import World
 
 from lighthouse import quorum_book
-from lighthouse.pace import SLOW_FOR_S
+from lighthouse.persistence import SLOW_FOR_S
 from lighthouse.quorum import Rules
 
 FAULTS_S = 12.0

@@ -161,6 +161,13 @@ def lines(folder: Path, stall_s: float = 20.0, whole_s: float = 20.0) -> tuple[t
     return (donor, joiner), stack
 
 
+def shake_hands(donor: Line, joiner: Line) -> None:
+    thread = threading.Thread(target=donor.secure)
+    thread.start()
+    joiner.secure()
+    thread.join(PATIENCE_S)
+
+
 def test_both_ends_know_the_donor_s_certificate(certificates: Path) -> None:
     (donor, joiner), stack = lines(certificates)
     der = ssl.PEM_cert_to_DER_cert((certificates / "own.pem").read_text())
@@ -199,10 +206,7 @@ def test_bytes_that_were_altered_on_the_way_end_the_line_and_no_more(certificate
     (donor, joiner), stack = lines(certificates)
     assert isinstance(joiner, TlsLine)
     with stack:
-        thread = threading.Thread(target=donor.secure)
-        thread.start()
-        joiner.secure()
-        thread.join(PATIENCE_S)
+        shake_hands(donor, joiner)
         donor.send(AskManifest(step=STEP))
         assert joiner.receive() == AskManifest(step=STEP)
         joiner._come.write(b"\x17\x03\x03\x00\x20" + bytes(32))
@@ -249,10 +253,7 @@ def test_a_record_that_trickles_has_an_end(certificates: Path) -> None:
     (donor, joiner), stack = lines(certificates, whole_s=0.3)
     assert isinstance(joiner, TlsLine)
     with stack:
-        thread = threading.Thread(target=donor.secure)
-        thread.start()
-        joiner.secure()
-        thread.join(PATIENCE_S)
+        shake_hands(donor, joiner)
         joiner._tls.write(bytes(10_000))
         with (
             trickle(joiner._socket, joiner._go.read()),
